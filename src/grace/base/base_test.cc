@@ -1,0 +1,57 @@
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <numeric>
+#include <vector>
+
+#include "grace/base/ids.h"
+#include "grace/base/result.h"
+#include "grace/base/rng.h"
+#include "grace/base/thread_pool.h"
+
+namespace grace {
+namespace {
+
+Result<int> half(int x) {
+  if (x % 2 != 0) return invalid_input("odd");
+  return x / 2;
+}
+Result<int> quarter(int x) {
+  const int once = GRACE_TRY(half(x));
+  return GRACE_TRY(half(once));
+}
+
+TEST(AResult, CarriesAValueOrTheFirstError) {
+  EXPECT_EQ(quarter(8).value(), 2);
+  EXPECT_EQ(quarter(6).error().message, "odd");
+  EXPECT_EQ(quarter(6).error().kind, ErrorKind::kInvalidInput);
+}
+
+TEST(AnRng, RepeatsItselfFromTheSameSeed) {
+  Rng a(7);
+  Rng b(7);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(a.next(), b.next());
+  EXPECT_EQ(a.fork(3).next(), Rng(7).fork(3).next());
+  EXPECT_NE(a.fork(3).next(), a.fork(4).next());
+}
+
+TEST(AnRng, StaysBelowItsBoundAndReachesEveryValue) {
+  Rng rng(1);
+  std::vector<int> seen(7, 0);
+  for (int i = 0; i < 7000; ++i) ++seen.at(rng.below(7));
+  for (int count : seen) EXPECT_NEAR(count, 1000, 200);
+}
+
+TEST(AThreadPool, RunsEachItemOnce) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (std::size_t count : {0, 1, 2, 1000}) {
+      std::vector<std::atomic<int>> runs(count);
+      pool.for_each(count, [&](std::size_t item, int) { ++runs[item]; });
+      for (const auto& run : runs) ASSERT_EQ(run, 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace grace

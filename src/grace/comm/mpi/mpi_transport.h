@@ -1,0 +1,18 @@
+// Ranks as processes under mpirun (Open MPI). No MPI name leaves this folder.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "grace/base/result.h"
+#include "grace/comm/transport.h"
+
+namespace grace {
+
+// Whether this program was started by mpirun.
+bool inside_mpi();
+
+// Initialises MPI once for the process; the transport finalises it. Errors: unsupported when built without MPI; internal when MPI refuses.
+Result<std::unique_ptr<Transport>> make_mpi_transport(int* argc, char*** argv, std::chrono::milliseconds timeout);
+
+}  // namespace grace

@@ -1,0 +1,44 @@
+// How ranks talk: the one seam that in_process (ranks as threads) and mpi stand behind.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "grace/base/result.h"
+
+namespace grace {
+
+// One rank's end. Thread-compatible: one thread per rank uses it. Every call is collective: all ranks must call the same ones in the same order.
+// Every wait has a deadline. Errors: timeout, naming the rank waited for; peer_lost when another rank left with a fault.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Sends send[offsets[r], offsets[r+1]) to rank r (its own part too) and receives everyone's into `received`, by ascending source, with received_offsets [size + 1].
+  // send_offsets: [size + 1]. One message each way per pair; sizes travel first (8 bytes each, counted as neither payload nor header).
+  virtual Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets, std::vector<std::byte>& received,
+                            std::vector<std::size_t>& received_offsets) = 0;
+  // Everyone's bytes, by ascending source.
+  virtual Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine) = 0;
+  virtual Status barrier() = 0;
+  // Wakes the others with `reason` before this rank leaves with a fault; their waits end with peer_lost.
+  virtual void abort(std::string_view reason) = 0;
+
+  // Bytes handed over for each destination so far by all_to_all, [size].
+  const std::vector<std::int64_t>& bytes_sent_to() const { return bytes_sent_to_; }
+
+ protected:
+  std::vector<std::int64_t> bytes_sent_to_;
+};
+
+// Runs body once for each of `size` ranks, each a thread, and waits for all; a rank that returns an error wakes the others. Returns the first error that was not caused by another rank.
+Status run_in_process(int size, std::chrono::milliseconds timeout, const std::function<Status(Transport&)>& body);
+
+}  // namespace grace

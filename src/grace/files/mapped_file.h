@@ -1,0 +1,38 @@
+// A file's bytes, mapped read-only: pages are read when touched, so opening a checkpoint costs nothing.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "grace/base/result.h"
+
+namespace grace {
+
+// Owner of the mapping; moving keeps the bytes' address. Immutable, thread-safe.
+class MappedFile {
+ public:
+  // Errors: io, with the path and the system's reason.
+  static Result<MappedFile> open(const std::filesystem::path& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  // Valid while this object (or the one it was moved to) lives.
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  MappedFile(const std::byte* data, std::size_t size) : data_(data), size_(size) {}
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// The whole file as a string. Errors: io.
+Result<std::string> read_text(const std::filesystem::path& path);
+
+// Writes `text` beside `path` and renames it into place, so that a reader finds the old file or the new one, never half.
+// Errors: io; nothing is left behind then.
+Status write_text_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace grace

@@ -1,0 +1,59 @@
+// The answer as data: which device holds which copies of which experts, and what the routing needs to know.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "grace/base/ids.h"
+#include "grace/base/result.h"
+#include "grace/cluster/cluster.h"
+
+namespace grace {
+
+// One MoE layer. Every expert has one primary copy; further copies are replicas, never two of one expert on a device.
+struct LayerPlan {
+  std::vector<std::vector<ExpertId>> primaries_of_device;  // [D], each ascending: the groups
+  std::vector<std::vector<ExpertId>> replicas_of_device;   // [D], each ascending
+  std::vector<double> predicted_load;                      // [D], assignments expected on each device; WRR weighs by 1/load
+
+  // Devices that hold a copy of each expert, [E][copies], the primary's first, replicas ascending.
+  std::vector<std::vector<DeviceId>> hosts_of_expert(int num_experts) const;
+};
+
+struct Plan {
+  std::string model;
+  int num_experts = 0;
+  std::vector<int> decoder_layers;    // [M]: the decoder layer of each moe ordinal
+  std::vector<int> devices_per_node;  // [N]
+  std::string strategy;               // "vanilla", "grace", ...
+  std::string routing = "tar";        // a policy of the routing room
+  std::vector<LayerPlan> layers;      // [M]
+  std::map<std::string, std::string> provenance;  // options, seed, trace hash, program version
+  std::map<std::string, double> figures;          // predicted; names end in _insample or _heldout
+
+  int num_moe_layers() const { return static_cast<int>(layers.size()); }
+  int num_devices() const;
+  // Copies device holds in its fullest layer.
+  int max_slots(DeviceId device) const;
+};
+
+// Contiguous blocks of E/D experts (the first E mod D devices hold one more), no replicas: plain expert parallelism.
+Plan vanilla_plan(std::string model, int num_experts, std::vector<int> decoder_layers, const Cluster& cluster);
+
+// Every way in which the plan is not one, a line each: `layer 3: expert 17 has no copy`. Empty when it is sound. The second form adds what the cluster
+// demands: as many devices in as many nodes, and no more copies than slots.
+std::vector<std::string> violations(const Plan& plan);
+std::vector<std::string> violations(const Plan& plan, const Cluster& cluster);
+
+// The JSON file of docs/formats/plan.md; what is written twice from the same plan has the same bytes.
+// Errors: io; invalid_input with the first of violations(plan), or the place that does not parse.
+Result<Plan> read_plan(const std::filesystem::path& path);
+Status write_plan(const std::filesystem::path& path, const Plan& plan);
+
+// Errors: invalid_input when the plan is for another number of experts or MoE layers, or other decoder layers. `what` names the model in the message.
+Status check_fits(const Plan& plan, int num_experts, const std::vector<int>& decoder_layers, std::string_view what);
+
+}  // namespace grace

@@ -1,0 +1,35 @@
+// Joins the rooms: trace and cluster in, plan out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grace/base/result.h"
+#include "grace/base/thread_pool.h"
+#include "grace/cluster/cluster.h"
+#include "grace/grouping/grouping.h"
+#include "grace/plan/plan.h"
+#include "grace/trace/trace.h"
+
+namespace grace {
+
+struct PlanOptions {
+  std::string strategy = "grace";  // one of strategy_names()
+  double r = -1;                   // size bound of the device level; negative: the knee of the (S, U) curve
+  std::uint64_t seed = 0;
+};
+
+std::vector<std::string_view> strategy_names();
+
+struct PlanResult {
+  Plan plan;
+  std::vector<KneePoint> knee;  // the curve r was chosen from; empty when it was given or not used
+};
+
+// The plan of every MoE layer of the trace. Same trace, cluster and options: same plan at any thread count. violations(plan, cluster) is empty.
+// Errors: invalid_input for an unknown strategy, an empty trace, or slots that cannot hold every expert once.
+Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options, ThreadPool& pool);
+
+}  // namespace grace

@@ -1,0 +1,63 @@
+// The engine on one rank: its share of the sequences (data-parallel attention) and its share of the experts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "grace/base/result.h"
+#include "grace/base/thread_pool.h"
+#include "grace/cluster/cluster.h"
+#include "grace/comm/transport.h"
+#include "grace/cost/cost.h"
+#include "grace/model/model.h"
+#include "grace/plan/plan.h"
+#include "grace/trace/trace.h"
+
+namespace grace {
+
+struct EngineOptions {
+  Dispatch dispatch = Dispatch::kPerDevice;
+  bool record_trace = false;
+};
+
+// What one rank did in one MoE layer, added up over steps.
+struct LayerCounters {
+  std::int64_t tokens = 0;       // own tokens gated
+  std::int64_t assignments = 0;  // (token, expert) pairs computed here
+  LevelBytes dispatch;           // sent by this rank, from the transport's own count
+  LevelBytes combine;
+  double gate_s = 0, dispatch_s = 0, experts_s = 0, combine_s = 0, wait_s = 0;  // wait: inside exchanges, for others
+};
+
+// One step's input for this rank: new tokens of some of its sequences.
+struct StepInput {
+  std::vector<int> sequences;              // slots in the KV cache, distinct
+  std::vector<std::int32_t> token_ids;     // new tokens, sequence after sequence
+  std::vector<int> num_new;                // [sequences.size()]
+};
+
+// Collective: all ranks make it, step it and leave it together. Thread-compatible.
+class Engine {
+ public:
+  // Loads what this rank hosts. Errors: those of the model room; invalid_input when plan, cluster, transport and model disagree (all ranks get it).
+  static Result<std::unique_ptr<Engine>> make(const std::filesystem::path& folder, const Plan& plan, const Cluster& cluster, Transport& transport, ThreadPool& pool,
+                                              const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  // Makes room for sequence slots [0, num_sequences), all empty.
+  virtual void reset(int num_sequences) = 0;
+  // Runs the new tokens through the model. logits: for every new token [T, V] when all_logits, else for each sequence's last one [S, V]. A rank with no tokens calls it too.
+  virtual Status step(const StepInput& input, bool all_logits, std::vector<float>& logits) = 0;
+
+  virtual std::span<const LayerCounters> counters() const = 0;  // [M]
+  virtual void clear_counters() = 0;
+  // The routing of this rank's tokens since reset(), sequence after sequence (record_trace only).
+  virtual Trace take_trace() = 0;
+};
+
+}  // namespace grace
