@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "grace/base/result.h"
 
@@ -31,8 +32,12 @@ class MappedFile {
 // The whole file as a string. Errors: io.
 Result<std::string> read_text(const std::filesystem::path& path);
 
-// Writes `text` beside `path` and renames it into place, so that a reader finds the old file or the new one, never half.
-// Errors: io; nothing is left behind then.
+// Writes `text` beside `path` and renames it into place, so that a reader finds the old file or the new one,
+// never half. What cannot be replaced (a pipe, a device) is written to directly. Errors: io; nothing is left
+// behind then.
 Status write_text_atomically(const std::filesystem::path& path, std::string_view text);
+// The same for a file in pieces, one after the other.
+Status write_pieces_atomically(const std::filesystem::path& path,
+                               std::span<const std::span<const std::byte>> pieces);
 
 }  // namespace grace

@@ -1,0 +1,146 @@
+#include "grace/files/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace grace {
+namespace {
+
+Error system_error_at(const std::filesystem::path& path, int code) {
+  return io_error(
+      fmt::format("{}: {}", path.string(), std::error_code(code, std::generic_category()).message()));
+}
+
+// Owner of a file descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  bool ok() const { return fd_ >= 0; }
+  // 0, or the errno of close(), where a full disk may only then be told.
+  int close() { return ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno; }
+
+ private:
+  int fd_;
+};
+
+// 0 or errno.
+int write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+int write_and_close(Descriptor& file, std::span<const std::span<const std::byte>> pieces) {
+  for (std::span<const std::byte> piece : pieces) {
+    if (const int code = write_all(file.get(), piece); code != 0) return code;
+  }
+  return file.close();
+}
+
+Status write_in_place(const std::filesystem::path& path, std::span<const std::span<const std::byte>> pieces) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.ok()) return system_error_at(path, errno);
+  if (const int code = write_and_close(file, pieces); code != 0) return system_error_at(path, code);
+  return {};
+}
+
+std::filesystem::path name_beside(const std::filesystem::path& path) {
+  static std::atomic<unsigned> counter{0};
+  std::filesystem::path beside = path;
+  beside += fmt::format(".{}.{}.tmp", ::getpid(), counter++);
+  return beside;
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) return system_error_at(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return system_error_at(path, errno);
+  if (S_ISDIR(status.st_mode)) return system_error_at(path, EISDIR);
+  if (!S_ISREG(status.st_mode)) return io_error(fmt::format("{}: is not a regular file", path.string()));
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data == MAP_FAILED) return system_error_at(path, errno);
+  return MappedFile(static_cast<const std::byte*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<std::string> read_text(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) return system_error_at(path, errno);
+  std::string text;
+  struct stat status {};
+  if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode)) {
+    text.reserve(static_cast<std::size_t>(status.st_size) + 1);
+  }
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t got = ::read(file.get(), buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error_at(path, errno);
+    if (got == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+Status write_text_atomically(const std::filesystem::path& path, std::string_view text) {
+  const std::span<const std::byte> piece = std::as_bytes(std::span(text.data(), text.size()));
+  return write_pieces_atomically(path, std::span(&piece, 1));
+}
+
+Status write_pieces_atomically(const std::filesystem::path& path,
+                               std::span<const std::span<const std::byte>> pieces) {
+  std::filesystem::path target = path;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return system_error_at(path, EISDIR);
+    if (!S_ISREG(status.st_mode)) return write_in_place(path, pieces);
+    // A link stays a link: what it points to is replaced.
+    std::error_code error;
+    target = std::filesystem::canonical(path, error);
+    if (error) return system_error_at(path, error.value());
+  }
+  const std::filesystem::path beside = name_beside(target);
+  Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file.ok()) return system_error_at(path, errno);
+  int code = write_and_close(file, pieces);
+  if (code == 0 && ::rename(beside.c_str(), target.c_str()) != 0) code = errno;
+  if (code == 0) return {};
+  ::unlink(beside.c_str());
+  return system_error_at(path, code);
+}
+
+}  // namespace grace
