@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grace/base/ids.h"
@@ -20,7 +21,9 @@ struct LayerPlan {
   std::vector<double> predicted_load;                      // [D], assignments expected on each device; WRR weighs by 1/load
 
   // Devices that hold a copy of each expert, [E][copies], the primary's first, replicas ascending.
+  // REQUIRES: every expert is in [0, num_experts).
   std::vector<std::vector<DeviceId>> hosts_of_expert(int num_experts) const;
+  bool operator==(const LayerPlan&) const = default;
 };
 
 struct Plan {
@@ -38,19 +41,23 @@ struct Plan {
   int num_devices() const;
   // Copies device holds in its fullest layer.
   int max_slots(DeviceId device) const;
+  bool operator==(const Plan&) const = default;
 };
 
 // Contiguous blocks of E/D experts (the first E mod D devices hold one more), no replicas: plain expert parallelism.
+// Nothing is known of loads, so each expert counts as one assignment. REQUIRES: num_experts >= 1.
 Plan vanilla_plan(std::string model, int num_experts, std::vector<int> decoder_layers, const Cluster& cluster);
 
-// Every way in which the plan is not one, a line each: `layer 3: expert 17 has no copy`. Empty when it is sound. The second form adds what the cluster
-// demands: as many devices in as many nodes, and no more copies than slots.
+// Ways in which the plan is not one, a line each, at most 100: `layer 3: expert 17 has no copy`. Empty when it is sound. Layers are moe ordinals and all
+// numbers count from 0. The second form adds what the cluster demands: as many devices in as many nodes, and no more copies than slots.
 std::vector<std::string> violations(const Plan& plan);
 std::vector<std::string> violations(const Plan& plan, const Cluster& cluster);
 
 // The JSON file of docs/formats/plan.md; what is written twice from the same plan has the same bytes.
 // Errors: io; invalid_input with the first of violations(plan), or the place that does not parse.
 Result<Plan> read_plan(const std::filesystem::path& path);
+// The same from memory; `place` stands for the path in messages.
+Result<Plan> parse_plan(std::string_view text, std::string_view place);
 Status write_plan(const std::filesystem::path& path, const Plan& plan);
 
 // Errors: invalid_input when the plan is for another number of experts or MoE layers, or other decoder layers. `what` names the model in the message.
