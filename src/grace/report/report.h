@@ -1,4 +1,5 @@
-// Plain tables and series -> terminal tables and one self-contained HTML page. Pure functions; knows no other room.
+// Plain tables and series -> terminal tables and one self-contained HTML page. Pure functions; knows no other
+// room.
 #pragma once
 
 #include <string>
