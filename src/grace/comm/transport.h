@@ -14,7 +14,8 @@
 namespace grace {
 
 // One rank's end. Thread-compatible: one thread per rank uses it. Every call is collective: all ranks must call the same ones in the same order.
-// Every wait has a deadline. Errors: timeout, naming the rank waited for; peer_lost when another rank left with a fault.
+// Every wait has a deadline. Errors: timeout, naming the rank waited for; peer_lost when another rank left with a fault, ended early, or is in another call.
+// After an error every further call returns it again.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -22,7 +23,7 @@ class Transport {
   virtual int size() const = 0;
 
   // Sends send[offsets[r], offsets[r+1]) to rank r (its own part too) and receives everyone's into `received`, by ascending source, with received_offsets [size + 1].
-  // send_offsets: [size + 1]. One message each way per pair; sizes travel first (8 bytes each, counted as neither payload nor header).
+  // send_offsets: [size + 1], ascending from 0 to send.size(). One message each way per pair; sizes travel first (counted as neither payload nor header).
   virtual Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets, std::vector<std::byte>& received,
                             std::vector<std::size_t>& received_offsets) = 0;
   // Everyone's bytes, by ascending source.
@@ -35,10 +36,15 @@ class Transport {
   const std::vector<std::int64_t>& bytes_sent_to() const { return bytes_sent_to_; }
 
  protected:
+  explicit Transport(int size) : bytes_sent_to_(static_cast<std::size_t>(size), 0) {}
+  // Checks what all_to_all requires of its offsets and adds up bytes_sent_to(). REQUIRES: offsets ascend from 0 to send.size().
+  void hand_over(std::span<const std::byte> send, std::span<const std::size_t> send_offsets);
+
   std::vector<std::int64_t> bytes_sent_to_;
 };
 
-// Runs body once for each of `size` ranks, each a thread, and waits for all; a rank that returns an error wakes the others. Returns the first error that was not caused by another rank.
+// Runs body once for each of `size` ranks, each a thread, and waits for all; a rank that returns an error wakes the others. Returns the first
+// error that was not caused by another rank: the lowest rank's that is not peer_lost, else the lowest rank's. REQUIRES: size >= 1; body throws nothing.
 Status run_in_process(int size, std::chrono::milliseconds timeout, const std::function<Status(Transport&)>& body);
 
 }  // namespace grace

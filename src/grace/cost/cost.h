@@ -45,10 +45,12 @@ struct LayerTraffic {
   LevelBytes combine;
   std::vector<std::int64_t> load;  // [D] assignments each device computes
 };
-// sends: [D], one per source. Empty messages have no header.
+// sends: [D], one per source. What travels from source s to device d != s (its own assignments never do; an empty message has no bytes at all):
+//   dispatch s -> d: per vector kBytesPerVectorHeader, and bytes_per_vector of payload; per assignment kBytesPerAssignmentHeader.
+//   combine d -> s: per assignment bytes_per_vector of payload, and no header: the home knows the order it asked in.
 LayerTraffic traffic_of(std::span<const SendCounts> sends, const Cluster& cluster, std::int64_t bytes_per_vector);
 
-// max/mean and standard deviation of loads; 1 and 0 for no load at all (never NaN).
+// max/mean and standard deviation (over all of them: divided by D) of loads; 1 and 0 for no load at all (never NaN).
 double max_over_mean(std::span<const std::int64_t> load);
 double standard_deviation(std::span<const std::int64_t> load);
 
