@@ -28,8 +28,10 @@ struct PlanResult {
   std::vector<KneePoint> knee;  // the curve r was chosen from; empty when it was given or not used
 };
 
-// The plan of every MoE layer of the trace. Same trace, cluster and options: same plan at any thread count. violations(plan, cluster) is empty.
-// Errors: invalid_input for an unknown strategy, an empty trace, or slots that cannot hold every expert once.
-Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options, ThreadPool& pool);
+// The plan of every MoE layer of the trace. Same trace, cluster and options: same plan at any thread count.
+// violations(plan, cluster) is empty. Errors: invalid_input for an unknown strategy, an empty trace, or slots
+// that cannot hold every expert once.
+Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
+                             ThreadPool& pool);
 
 }  // namespace grace

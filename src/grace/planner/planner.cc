@@ -1,0 +1,137 @@
+#include "grace/planner/planner.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "grace/base/check.h"
+#include "grace/planner/strategy.h"
+
+namespace grace {
+namespace {
+
+constexpr std::array kStrategies = {
+    Strategy{"vanilla", &vanilla_layers},
+    Strategy{"grace", &grace_layers},
+};
+
+const Strategy* find_strategy(std::string_view name) {
+  const auto found = std::ranges::find(kStrategies, name, &Strategy::name);
+  return found == kStrategies.end() ? nullptr : &*found;
+}
+
+Status check_slots(const Cluster& cluster, int num_experts) {
+  const int num_devices = cluster.num_devices();
+  if (num_devices < 1)
+    return invalid_input(fmt::format("cluster {}: has no device, needs at least 1", cluster.name));
+  std::int64_t slots = 0;
+  for (int d = 0; d < num_devices; ++d) {
+    const int here = cluster.device(DeviceId(d)).slots;
+    if (here <= 0) return {};
+    slots += here;
+  }
+  if (slots >= num_experts) return {};
+  return invalid_input(fmt::format(
+      "cluster {}: {} slots on {} devices cannot hold {} experts once; {} slots on every device would",
+      cluster.name, slots, num_devices, num_experts, (num_experts + num_devices - 1) / num_devices));
+}
+
+Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
+  if (std::isnan(options.r) || options.r > 1)
+    return invalid_input(fmt::format("r: {} is outside [0, 1] (negative: chosen by the knee)", options.r));
+  if (trace.num_tokens() < 1 || trace.num_moe_layers() < 1 || trace.num_experts < 1 ||
+      trace.experts_per_token < 1)
+    return invalid_input(fmt::format(
+        "trace {}: {} tokens, {} MoE layers, {} experts, {} experts per token; each must be at least 1",
+        trace.source.empty() ? trace.model : trace.source, trace.num_tokens(), trace.num_moe_layers(),
+        trace.num_experts, trace.experts_per_token));
+  return check_slots(cluster, trace.num_experts);
+}
+
+double predicted_max_over_mean(const LayerPlan& layer) {
+  const std::vector<double>& load = layer.predicted_load;
+  const double total = std::accumulate(load.begin(), load.end(), 0.0);
+  return total > 0 ? *std::ranges::max_element(load) * static_cast<double>(load.size()) / total : 1;
+}
+
+double kept_by(const LayerStats& stats, const LayerPlan& layer) {
+  std::vector<int> group_of_expert(static_cast<std::size_t>(stats.num_experts), 0);
+  for (std::size_t d = 0; d < layer.primaries_of_device.size(); ++d)
+    for (const ExpertId e : layer.primaries_of_device[d]) group_of_expert[e.idx()] = static_cast<int>(d);
+  return affinity_kept(stats, group_of_expert);
+}
+
+// Figures on the tokens that made the plan, means over layers.
+std::map<std::string, double> figures_of(std::span<const LayerStats> stats,
+                                         const std::vector<LayerPlan>& layers) {
+  double kept = 0;
+  double peak = 0;
+  for (std::size_t m = 0; m < layers.size(); ++m) {
+    kept += kept_by(stats[m], layers[m]);
+    peak += predicted_max_over_mean(layers[m]);
+  }
+  const auto count = static_cast<double>(layers.size());
+  return {{"affinity_kept_insample", kept / count}, {"load_max_over_mean_insample", peak / count}};
+}
+
+// The moe ordinals in which no token was routed; their plan is the default order.
+std::vector<std::size_t> layers_without_data(std::span<const LayerStats> stats) {
+  std::vector<std::size_t> layers;
+  for (std::size_t m = 0; m < stats.size(); ++m)
+    if (std::ranges::all_of(stats[m].load, [](std::int64_t load) { return load == 0; })) layers.push_back(m);
+  return layers;
+}
+
+}  // namespace
+
+std::span<const Strategy> strategies() { return kStrategies; }
+
+std::vector<std::string_view> strategy_names() {
+  std::vector<std::string_view> names;
+  for (const Strategy& strategy : kStrategies) names.push_back(strategy.name);
+  return names;
+}
+
+Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
+                             ThreadPool& pool) {
+  const Strategy* strategy = find_strategy(options.strategy);
+  if (strategy == nullptr)
+    return invalid_input(
+        fmt::format("strategy: '{}' is not one of {}", options.strategy, fmt::join(strategy_names(), ", ")));
+  GRACE_TRY(check_input(trace, cluster, options));
+
+  const std::vector<LayerStats> stats = count_layers(trace, pool);
+  StrategyOutput output = strategy->make_layers({stats, cluster, options, pool});
+
+  PlanResult result;
+  result.knee = std::move(output.knee);
+  Plan& plan = result.plan;
+  plan.model = trace.model;
+  plan.num_experts = trace.num_experts;
+  plan.decoder_layers = trace.decoder_layers;
+  for (const std::vector<Device>& devices : cluster.devices_of_node)
+    plan.devices_per_node.push_back(static_cast<int>(devices.size()));
+  plan.strategy = options.strategy;
+  plan.routing = "tar";
+  plan.layers = std::move(output.layers);
+  plan.provenance = std::move(output.provenance);
+  plan.provenance["strategy"] = options.strategy;
+  plan.provenance["cluster"] = cluster.name;
+  plan.provenance["seed"] = fmt::format("{}", options.seed);
+  plan.provenance["trace_hash"] = hash_of(trace);
+  plan.provenance["program_version"] = GRACE_VERSION;
+  if (const std::vector<std::size_t> silent = layers_without_data(stats); !silent.empty())
+    plan.provenance["moe_ordinals_without_data"] = fmt::format("{}", fmt::join(silent, ","));
+  plan.figures = figures_of(stats, plan.layers);
+
+  const std::vector<std::string> faults = violations(plan, cluster);
+  GRACE_CHECK(faults.empty(), faults.front());
+  return result;
+}
+
+}  // namespace grace

@@ -1,0 +1,41 @@
+// The seam between make_plan and its strategies: one .cc each and one line in strategies().
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grace/affinity/affinity.h"
+#include "grace/planner/planner.h"
+
+namespace grace {
+
+// What a strategy may look at. Everything outlives the call.
+struct StrategyInput {
+  std::span<const LayerStats> stats;  // [M]
+  const Cluster& cluster;
+  const PlanOptions& options;
+  ThreadPool& pool;
+};
+
+struct StrategyOutput {
+  std::vector<LayerPlan> layers;  // [M]
+  std::vector<KneePoint> knee;    // as in PlanResult
+  std::map<std::string, std::string>
+      provenance;  // options it settled itself, added to what every plan records
+};
+
+struct Strategy {
+  std::string_view name;
+  // REQUIRES: the slots of the cluster hold every expert once. Same input, same output at any thread count.
+  StrategyOutput (*make_layers)(const StrategyInput& input);
+};
+
+std::span<const Strategy> strategies();
+
+StrategyOutput vanilla_layers(const StrategyInput& input);  // contiguous blocks, no copies
+StrategyOutput grace_layers(const StrategyInput& input);  // two levels, sizes held by r, dynamic replication
+
+}  // namespace grace
