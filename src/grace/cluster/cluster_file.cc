@@ -22,7 +22,7 @@ Status refuse_unknown_keys(const Json& object, std::initializer_list<std::string
     for (const std::string_view name : known) is_known = is_known || key == name;
     if (!is_known)
       return invalid_input(
-          fmt::format("{}: key {} is not one of {}", place, Json(key).dump(), fmt::join(known, ", ")));
+          fmt::format("{}: key {} is not one of {}", place, shown(Json(key)), fmt::join(known, ", ")));
   }
   return {};
 }
@@ -139,8 +139,7 @@ Status write_cluster(const std::filesystem::path& path, const Cluster& cluster) 
   if (!found.empty()) return invalid_input(fmt::format("{}: {}", path.string(), found.front()));
   Json file = Json::object();
   file["format_version"] = kFormatVersion;
-  // A path need not be UTF-8, JSON must.
-  file["name"] = Json::parse(Json(cluster.name).dump(-1, ' ', false, Json::error_handler_t::replace));
+  file["name"] = cluster.name;
   file["nodes"] = Json::array();
   for (const auto& devices : cluster.devices_of_node) {
     Json node = Json::object();

@@ -91,10 +91,8 @@ Result<std::vector<int>> get_ints(const Json& object, const std::string& key, st
                           ? item.get<std::uint64_t>() <= static_cast<std::uint64_t>(bound)
                           : item.is_number_integer() && item.get<std::int64_t>() >= 0;
     if (!fits) {
-      return invalid_input(fmt::format(
-          "{}: {}[{}] is {}, not a whole number in [0, {}]", place, key, i,
-          item.is_primitive() ? item.dump(-1, ' ', false, Json::error_handler_t::replace) : item.type_name(),
-          bound));
+      return invalid_input(
+          fmt::format("{}: {}[{}] is {}, not a whole number in [0, {}]", place, key, i, shown(item), bound));
     }
     values.push_back(item.get<int>());
   }
@@ -134,11 +132,19 @@ Status parse_words(const Json& file, std::string_view place, Plan& plan) {
   plan.strategy = GRACE_TRY(get_string(file, "strategy", place));
   plan.routing = GRACE_TRY(get_string(file, "routing", place));
   const Json& provenance = *GRACE_TRY(get_object(file, "provenance", place));
-  for (const auto& [key, value] : provenance.items())
-    plan.provenance[key] = GRACE_TRY(get_string(provenance, key, fmt::format("{}: provenance", place)));
+  for (const auto& [key, value] : provenance.items()) {
+    if (!value.is_string())
+      return invalid_input(
+          fmt::format("{}: provenance: {} is {}, not a string", place, quoted(key), shown(value)));
+    plan.provenance[key] = value.get<std::string>();
+  }
   const Json& figures = *GRACE_TRY(get_object(file, "figures", place));
-  for (const auto& [key, value] : figures.items())
-    plan.figures[key] = GRACE_TRY(get_number(figures, key, fmt::format("{}: figures", place)));
+  for (const auto& [key, value] : figures.items()) {
+    if (!value.is_number())
+      return invalid_input(
+          fmt::format("{}: figures: {} is {}, not a number", place, quoted(key), shown(value)));
+    plan.figures[key] = value.get<double>();
+  }
   return {};
 }
 

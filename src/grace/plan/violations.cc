@@ -3,8 +3,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
+#include "grace/files/json_file.h"
 #include "grace/plan/plan.h"
 
 namespace grace {
@@ -31,9 +31,9 @@ class Findings {
 // A JSON file can hold nothing else.
 bool is_utf8(const std::string& text) {
   try {
-    static_cast<void>(nlohmann::json(text).dump());
+    static_cast<void>(Json(text).dump());
     return true;
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Json::exception&) {
     return false;
   }
 }
@@ -74,11 +74,11 @@ void check_words(const Plan& plan, Findings& found) {
   if (plan.routing.empty()) found.add("routing is empty");
   for (const auto& [key, value] : plan.provenance) {
     check_text(key, "a key of provenance", found);
-    check_text(value, "provenance of " + key, found);
+    check_text(value, "provenance of " + shown(Json(key)), found);
   }
   for (const auto& [key, value] : plan.figures) {
     check_text(key, "a name of figures", found);
-    if (!std::isfinite(value)) found.add("figure {} is {}, must be finite", key, value);
+    if (!std::isfinite(value)) found.add("figure {} is {}, must be finite", shown(Json(key)), value);
   }
 }
 

@@ -1,11 +1,13 @@
 // What tokens asked for: the experts each token chose in each MoE layer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grace/base/ids.h"
@@ -40,15 +42,18 @@ struct Trace {
   std::span<const std::uint16_t> choices(std::int64_t token, MoeOrdinal layer) const;
   // Tokens of sequence s that were prompt (the rest were decoded one by one).
   std::int64_t prompt_length(int sequence) const;
+  bool operator==(const Trace&) const = default;
 };
 
 // Reads the safetensors file of docs/formats/trace.md. Errors: io; invalid_input with token, layer and value for an id outside [0, E), for an expert
 // chosen twice by one token, for offsets that do not ascend from 0 to T, for shapes or metadata that disagree or are absent.
 Result<Trace> read_trace(const std::filesystem::path& path);
+// The same from memory; `place` stands for the path in messages.
+Result<Trace> parse_trace(std::span<const std::byte> bytes, std::string_view place);
 // Writes ids as u8 where E <= 255, else u16. REQUIRES: violations(trace) is empty. Errors: io.
 Status write_trace(const std::filesystem::path& path, const Trace& trace);
 
-// Every way in which the trace is not one, a line each, at most 20.
+// Ways in which the trace is not one, a line each, at most 20: `token 7, layer 2: expert 64 is outside [0, 64)`. All numbers count from 0.
 std::vector<std::string> violations(const Trace& trace);
 
 // The trace of the given sequences, in that order. REQUIRES: each in [0, S).

@@ -1,0 +1,105 @@
+#include "grace/trace/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "grace/base/check.h"
+#include "grace/base/rng.h"
+
+namespace grace {
+namespace {
+
+constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325ULL;
+constexpr std::uint64_t kFnvPrime = 0x100000001b3ULL;
+
+// Feeds the low `bytes` bytes of value, lowest first, to the hash.
+void feed(std::uint64_t& hash, std::uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) {
+    hash = (hash ^ ((value >> (8 * i)) & 0xff)) * kFnvPrime;
+  }
+}
+
+template <typename T>
+void append(std::vector<T>& to, const std::vector<T>& from, std::int64_t begin, std::int64_t end) {
+  if (!from.empty()) to.insert(to.end(), from.begin() + begin, from.begin() + end);
+}
+
+}  // namespace
+
+std::span<const std::uint16_t> Trace::choices(std::int64_t token, MoeOrdinal layer) const {
+  const auto row = static_cast<std::size_t>(token) * decoder_layers.size() + layer.idx();
+  const auto width = static_cast<std::size_t>(experts_per_token);
+  return std::span(topk_ids).subspan(row * width, width);
+}
+
+std::int64_t Trace::prompt_length(int sequence) const {
+  const auto s = static_cast<std::size_t>(sequence);
+  if (!prompt_lengths.empty()) return prompt_lengths[s];
+  return phase == Phase::kPrefill ? sequence_offsets[s + 1] - sequence_offsets[s] : 0;
+}
+
+Trace select_sequences(const Trace& trace, std::span<const int> sequences) {
+  Trace part;
+  part.model = trace.model;
+  part.source = trace.source;
+  part.num_experts = trace.num_experts;
+  part.experts_per_token = trace.experts_per_token;
+  part.decoder_layers = trace.decoder_layers;
+  part.phase = trace.phase;
+  part.sequence_offsets = {0};
+  const std::int64_t per_token = std::int64_t{trace.num_moe_layers()} * trace.experts_per_token;
+  for (const int sequence : sequences) {
+    GRACE_CHECK(sequence >= 0 && sequence < trace.num_sequences(), "no such sequence");
+    const auto s = static_cast<std::size_t>(sequence);
+    const std::int64_t begin = trace.sequence_offsets[s];
+    const std::int64_t end = trace.sequence_offsets[s + 1];
+    append(part.topk_ids, trace.topk_ids, begin * per_token, end * per_token);
+    append(part.topk_weights, trace.topk_weights, begin * per_token, end * per_token);
+    append(part.token_ids, trace.token_ids, begin, end);
+    append(part.prompt_lengths, trace.prompt_lengths, sequence, sequence + 1);
+    part.sequence_offsets.push_back(part.sequence_offsets.back() + end - begin);
+  }
+  return part;
+}
+
+std::vector<std::vector<int>> split_sequences(int num_sequences, std::span<const double> shares,
+                                              std::uint64_t seed) {
+  GRACE_CHECK(num_sequences >= 0 && !shares.empty(), "something to split, and something to split it into");
+  std::vector<int> order(static_cast<std::size_t>(num_sequences));
+  std::iota(order.begin(), order.end(), 0);
+  Rng rng(seed);
+  rng.shuffle(std::span(order));
+  std::vector<std::vector<int>> parts;
+  double share = 0;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    GRACE_CHECK(shares[i] >= 0, "a share is not negative");
+    share += shares[i];
+    // The last part takes what is left, so that rounding loses no sequence.
+    const auto until =
+        i + 1 == shares.size()
+            ? order.size()
+            : std::min(order.size(), static_cast<std::size_t>(std::llround(share * num_sequences)));
+    std::vector<int>& part = parts.emplace_back(order.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                order.begin() + static_cast<std::ptrdiff_t>(until));
+    std::ranges::sort(part);
+    begin = until;
+  }
+  GRACE_CHECK(std::abs(share - 1) < 1e-6, "shares add up to 1");
+  return parts;
+}
+
+std::string hash_of(const Trace& trace) {
+  std::uint64_t hash = kFnvOffset;
+  feed(hash, static_cast<std::uint64_t>(trace.num_tokens()), 8);
+  feed(hash, static_cast<std::uint64_t>(trace.num_moe_layers()), 8);
+  feed(hash, static_cast<std::uint64_t>(trace.experts_per_token), 8);
+  feed(hash, static_cast<std::uint64_t>(trace.num_experts), 8);
+  for (const std::uint16_t id : trace.topk_ids) feed(hash, id, 2);
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace grace
