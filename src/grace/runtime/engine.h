@@ -30,33 +30,42 @@ struct LayerCounters {
   std::int64_t assignments = 0;  // (token, expert) pairs computed here
   LevelBytes dispatch;           // sent by this rank, from the transport's own count
   LevelBytes combine;
-  double gate_s = 0, dispatch_s = 0, experts_s = 0, combine_s = 0, wait_s = 0;  // wait: inside exchanges, for others
+  // dispatch_s and combine_s are packing, exchange and unpacking; wait_s is the part of both that was spent
+  // inside the exchange, which is mostly for others.
+  double gate_s = 0, dispatch_s = 0, experts_s = 0, combine_s = 0, wait_s = 0;
 };
 
 // One step's input for this rank: new tokens of some of its sequences.
 struct StepInput {
-  std::vector<int> sequences;              // slots in the KV cache, distinct
-  std::vector<std::int32_t> token_ids;     // new tokens, sequence after sequence
-  std::vector<int> num_new;                // [sequences.size()]
+  std::vector<int> sequences;           // slots in the KV cache, distinct
+  std::vector<std::int32_t> token_ids;  // new tokens, sequence after sequence
+  std::vector<int> num_new;             // [sequences.size()], each >= 1
 };
 
 // Collective: all ranks make it, step it and leave it together. Thread-compatible.
 class Engine {
  public:
-  // Loads what this rank hosts. Errors: those of the model room; invalid_input when plan, cluster, transport and model disagree (all ranks get it).
-  static Result<std::unique_ptr<Engine>> make(const std::filesystem::path& folder, const Plan& plan, const Cluster& cluster, Transport& transport, ThreadPool& pool,
+  // Loads what this rank hosts. Errors: those of the model room; invalid_input when plan, cluster, transport
+  // and model disagree (all ranks get it).
+  static Result<std::unique_ptr<Engine>> make(const std::filesystem::path& folder, const Plan& plan,
+                                              const Cluster& cluster, Transport& transport, ThreadPool& pool,
                                               const EngineOptions& options);
   virtual ~Engine() = default;
 
   virtual const ModelConfig& config() const = 0;
   // Makes room for sequence slots [0, num_sequences), all empty.
   virtual void reset(int num_sequences) = 0;
-  // Runs the new tokens through the model. logits: for every new token [T, V] when all_logits, else for each sequence's last one [S, V]. A rank with no tokens calls it too.
+  // Frees the cache of a sequence that is not stepped again; what was recorded of it stays.
+  virtual void release(int sequence) = 0;
+  // Runs the new tokens through the model. logits: for every new token [T, V] when all_logits, else for each
+  // sequence's last one [S, V]. A rank with no tokens calls it too. REQUIRES: ids in [0, V), slots below
+  // reset()'s, no sequence longer than the model has positions. Errors: the transport's.
   virtual Status step(const StepInput& input, bool all_logits, std::vector<float>& logits) = 0;
 
   virtual std::span<const LayerCounters> counters() const = 0;  // [M]
   virtual void clear_counters() = 0;
-  // The routing of this rank's tokens since reset(), sequence after sequence (record_trace only).
+  // The routing of this rank's tokens since reset(), sequence after sequence in slot order, unused slots left
+  // out; a sequence's first step counts as its prompt. What was taken is forgotten. REQUIRES: record_trace.
   virtual Trace take_trace() = 0;
 };
 

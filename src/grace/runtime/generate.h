@@ -14,28 +14,35 @@ struct GenerateOptions {
   bool ignore_eos = false;
   double temperature = 0;  // 0: greedy, ties to the lower id
   double top_p = 1;
-  std::uint64_t seed = 0;  // a sequence draws from its own stream, so that its text depends on neither rank nor batch
+  std::uint64_t seed =
+      0;  // a sequence draws from its own stream, so that its text depends on neither rank nor batch
 };
 
 struct GenerateResult {
-  std::vector<std::vector<std::int32_t>> outputs;  // [prompts], in their order, on every rank; new tokens only
+  std::vector<std::vector<std::int32_t>>
+      outputs;  // [prompts], in their order, on every rank; new tokens only
   double prefill_s = 0;
   double decode_s = 0;
   std::int64_t decode_steps = 0;
 };
 
-// Collective. Prompts are dealt to ranks round-robin; all ranks pass the same ones. progress(done, total) is called on rank 0 after each step; may be empty.
-// Errors: invalid_input for an empty prompt, an id outside the vocabulary, or more positions than the model has.
-Result<GenerateResult> generate(Engine& engine, Transport& transport, const std::vector<std::vector<std::int32_t>>& prompts, const GenerateOptions& options,
+// Collective. Prompts are dealt to ranks round-robin; all ranks pass the same ones. progress(done, total) is
+// called on rank 0 after each step; may be empty. Errors: invalid_input for an empty prompt, an id outside
+// the vocabulary, or more positions than the model has.
+Result<GenerateResult> generate(Engine& engine, Transport& transport,
+                                const std::vector<std::vector<std::int32_t>>& prompts,
+                                const GenerateOptions& options,
                                 const std::function<void(std::int64_t, std::int64_t)>& progress);
 
 struct ScoreResult {
   double perplexity = 0;
   std::int64_t tokens = 0;  // scored
 };
-// Collective. Consecutive windows of `context` inputs, each input predicting the next token, so that every token but the first is scored once; windows are dealt round-robin,
-// `batch_windows` of them a rank and step. Same bits for any rank count: the sum runs over tokens in order.
-Result<ScoreResult> score(Engine& engine, Transport& transport, std::span<const std::int32_t> token_ids, int context, int batch_windows,
+// Collective. Consecutive windows of `context` inputs, each input predicting the next token, so that every
+// token but the first is scored once; windows are dealt round-robin, `batch_windows` of them a rank and step.
+// Same bits for any rank count: the sum runs over tokens in order.
+Result<ScoreResult> score(Engine& engine, Transport& transport, std::span<const std::int32_t> token_ids,
+                          int context, int batch_windows,
                           const std::function<void(std::int64_t, std::int64_t)>& progress);
 
 }  // namespace grace

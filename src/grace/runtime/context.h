@@ -1,0 +1,24 @@
+// What every part of one rank's engine works with.
+#pragma once
+
+#include "grace/base/ids.h"
+#include "grace/base/thread_pool.h"
+#include "grace/cluster/cluster.h"
+#include "grace/comm/transport.h"
+#include "grace/cost/cost.h"
+#include "grace/model/model.h"
+
+namespace grace {
+
+// References to what the engine owns or was lent; they live as long as the engine.
+struct RankContext {
+  const ModelConfig& config;
+  const Cluster& cluster;
+  Transport& transport;
+  ThreadPool& pool;
+  Dispatch dispatch;
+
+  DeviceId device() const { return DeviceId{transport.rank()}; }
+};
+
+}  // namespace grace
