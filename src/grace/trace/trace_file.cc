@@ -27,13 +27,10 @@ struct PhaseName {
 constexpr std::array kPhases = {PhaseName{Phase::kPrefill, "prefill"}, PhaseName{Phase::kDecode, "decode"},
                                 PhaseName{Phase::kMixed, "mixed"}};
 
-using Metadata = std::map<std::string, std::string, std::less<>>;
-using Tensors = std::map<std::string, TensorView, std::less<>>;
-
 // What the file holds, and what to call it in messages.
 struct File {
-  const Tensors& tensors;
-  const Metadata& metadata;
+  const TensorMap& tensors;
+  const MetadataMap& metadata;
   std::string_view place;
 
   Result<std::string> text(std::string_view key) const {
@@ -195,10 +192,10 @@ TensorView view_of(const std::vector<T>& values, Dtype dtype, std::vector<std::i
   return {dtype, std::move(shape), std::as_bytes(std::span(values))};
 }
 
-Tensors tensors_of(const Trace& trace, Encoded& owned) {
+TensorMap tensors_of(const Trace& trace, Encoded& owned) {
   const std::vector<std::int64_t> shape = {trace.num_tokens(), trace.num_moe_layers(),
                                            trace.experts_per_token};
-  Tensors tensors;
+  TensorMap tensors;
   if (trace.num_experts <= kMaxExpertsOfU8) {
     for (const std::uint16_t id : trace.topk_ids)
       owned.narrow_ids.push_back(id == kNotRouted ? kNotRoutedU8 : static_cast<std::uint8_t>(id));
@@ -247,14 +244,14 @@ Status write_trace(const std::filesystem::path& path, const Trace& trace) {
   const std::vector<std::string> found = violations(trace);
   GRACE_CHECK(found.empty(), found.front());
   Encoded owned;
-  const Tensors tensors = tensors_of(trace, owned);
-  const Metadata metadata = {{"format_version", std::string(kFormatVersion)},
-                             {"model", trace.model},
-                             {"source", trace.source},
-                             {"num_experts", std::to_string(trace.num_experts)},
-                             {"experts_per_token", std::to_string(trace.experts_per_token)},
-                             {"decoder_layers", Json(trace.decoder_layers).dump()},
-                             {"phase", std::string(name_of_phase(trace.phase))}};
+  const TensorMap tensors = tensors_of(trace, owned);
+  const MetadataMap metadata = {{"format_version", std::string(kFormatVersion)},
+                                {"model", trace.model},
+                                {"source", trace.source},
+                                {"num_experts", std::to_string(trace.num_experts)},
+                                {"experts_per_token", std::to_string(trace.experts_per_token)},
+                                {"decoder_layers", Json(trace.decoder_layers).dump()},
+                                {"phase", std::string(name_of_phase(trace.phase))}};
   return write_safetensors(path, tensors, metadata);
 }
 
