@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 
 #include "grace/base/check.h"
@@ -11,6 +12,8 @@ namespace grace {
 namespace {
 
 constexpr int kNumPoints = 11;  // 0, 0.05, .. 0.5: the grid of the published method
+
+constexpr double kTie = 1e-12;  // heights closer than this differ by rounding alone
 
 double r_of_point(std::size_t point) { return static_cast<double>(point) / 20; }
 
@@ -89,13 +92,13 @@ std::size_t knee_of(std::span<const KneePoint> curve) {
   const double height = high_u->affinity_kept - low_u->affinity_kept;
   if (!(width > 0) || !(height > 0)) return knee;
   const double slope = (to.affinity_kept - from.affinity_kept) / height;  // of the chord, over a width of 1
-  double farthest = 0;
+  double farthest = -std::numeric_limits<double>::infinity();
   for (const std::size_t p : order) {
     const double x = (curve[p].size_deviation - from.size_deviation) / width;
     const double y = (curve[p].affinity_kept - from.affinity_kept) / height;
     // The height above the chord; its distance is this times a constant.
     const double above = y - slope * x;
-    if (above > farthest || (above == farthest && lower_r(p, knee))) {
+    if (above > farthest + kTie || (above > farthest - kTie && lower_r(p, knee))) {
       farthest = above;
       knee = p;
     }
