@@ -15,7 +15,7 @@ namespace grace {
 
 // One rank's end. Thread-compatible: one thread per rank uses it. Every call is collective: all ranks must call the same ones in the same order.
 // Every wait has a deadline. Errors: timeout, naming the rank waited for; peer_lost when another rank left with a fault, ended early, or is in another call.
-// After an error every further call returns it again.
+// A fault ends the calls under way too, even those that its rank had come to. After an error every further call returns it again.
 class Transport {
  public:
   virtual ~Transport() = default;

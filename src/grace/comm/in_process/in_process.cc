@@ -55,14 +55,13 @@ class Hub {
     const auto is_over = [&] { return !box.empty() || fault_.has_value() || ended_[to_idx(from)]; };
     if (!arrived_[to_idx(to)].wait_until(lock, deadline, is_over))
       return comm::waited_too_long(to, from, call, timeout_);
-    // A message that is there counts for more than a fault: what a rank finished before it left stays valid.
+    if (fault_.has_value()) return comm::left_with_fault(to, fault_->rank, fault_->reason);
     if (!box.empty()) {
       if (box.front().call != call) return comm::in_another_call(to, from, call, box.front().call);
       Bytes bytes = std::move(box.front().bytes);
       box.pop_front();
       return bytes;
     }
-    if (fault_.has_value()) return comm::left_with_fault(to, fault_->rank, fault_->reason);
     return comm::left_with_fault(to, from,
                                  "it ended while others wait for it in " + std::string(name_of(call)));
   }

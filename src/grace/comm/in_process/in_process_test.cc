@@ -88,17 +88,6 @@ TEST(RanksAsThreads, AreWokenByAnAbort) {
   EXPECT_EQ(done.error().message, "the disk is full");
 }
 
-TEST(RanksAsThreads, KeepWhatAFailedRankHadFinished) {
-  const Status done = run_in_process(2, kPatience, [&](Transport& t) -> Status {
-    GRACE_TRY(t.barrier());
-    if (t.rank() == 1) return io_error("gone");
-    std::this_thread::sleep_for(20ms);
-    return {};
-  });
-  ASSERT_FALSE(done.ok());
-  EXPECT_EQ(done.error().message, "gone");
-}
-
 TEST(RanksAsThreads, NameTheRankThatNeverArrives) {
   std::atomic<bool> over{false};
   const Status done = run_in_process(3, 50ms, [&](Transport& t) -> Status {
