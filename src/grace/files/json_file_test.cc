@@ -1,6 +1,7 @@
 #include "grace/files/json_file.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "grace/files/mapped_file.h"
 
@@ -45,7 +46,8 @@ TEST(AJsonText, OfTheCorpusIsAcceptedOnlyWhenItsNameSaysSo) {
 }
 
 TEST(AJsonFile, GivesBackWhatWasWritten) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "grace_round_trip.json";
+  const std::filesystem::path path =
+      std::filesystem::path(testing::TempDir()) / ("grace_round_trip" + std::to_string(::getpid()) + ".json");
   const Json json = {{"b", {1, 2}}, {"a", "x"}};
   ASSERT_TRUE(write_json(path, json, -1).ok());
   EXPECT_EQ(read_text(path).value(), "{\"b\":[1,2],\"a\":\"x\"}\n");

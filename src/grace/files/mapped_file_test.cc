@@ -1,6 +1,7 @@
 #include "grace/files/mapped_file.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <thread>
 #include <vector>
@@ -12,7 +13,7 @@ namespace fs = std::filesystem;
 
 // A fresh folder of this test's own.
 fs::path folder(const std::string& name) {
-  const fs::path path = fs::path(testing::TempDir()) / ("grace_mapped_" + name);
+  const fs::path path = fs::path(testing::TempDir()) / ("grace_mapped_" + std::to_string(::getpid()) + name);
   fs::remove_all(path);
   fs::create_directories(path);
   return path;

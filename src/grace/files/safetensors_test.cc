@@ -1,6 +1,7 @@
 #include "grace/files/safetensors.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
@@ -16,7 +17,8 @@ namespace {
 using testing::HasSubstr;
 
 std::filesystem::path temporary(const std::string& name) {
-  return std::filesystem::path(testing::TempDir()) / ("grace_" + name + ".safetensors");
+  return std::filesystem::path(testing::TempDir()) /
+         ("grace_" + name + std::to_string(::getpid()) + ".safetensors");
 }
 
 template <typename T>
