@@ -146,17 +146,18 @@ Status AddedTokens::build_matchers(const Normalizer& normalizer, std::string_vie
   RegexScratch scratch;
   for (const bool special :
        {true, false}) {  // of two tokens with one normalised spelling, the special one counts
-    for (const AddedToken& token : tokens_) {
+    for (AddedToken& token : tokens_) {
       if (token.special != special) continue;
       if (!token.normalized) {
-        raw_matcher_.add(token.content, token);
+        token.spelling = token.content;
+        raw_matcher_.add(token.spelling, token);
         continue;
       }
-      const std::string pattern = GRACE_TRY(normalizer.normalize(token.content, scratch));
-      if (pattern.empty())
+      token.spelling = GRACE_TRY(normalizer.normalize(token.content, scratch));
+      if (token.spelling.empty())
         return unsupported(
             fmt::format("{}: nothing is left of token `{}` when it is normalised", place, token.content));
-      normalized_matcher_.add(pattern, token);
+      normalized_matcher_.add(token.spelling, token);
     }
   }
   return {};

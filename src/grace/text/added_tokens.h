@@ -20,6 +20,7 @@ namespace grace {
 struct AddedToken {
   std::int32_t id = -1;
   std::string content;
+  std::string spelling;      // what it is decoded to: as the reference does, normalised where `normalized`
   bool single_word = false;  // only where no word character touches it
   bool lstrip = false;       // swallows the white space before it
   bool rstrip = false;       // swallows the white space behind it
@@ -71,11 +72,12 @@ class AddedTokens {
   const AddedTokenMatcher& raw_matcher() const { return raw_matcher_; }  // in the text as it came
   const AddedTokenMatcher& normalized_matcher() const { return normalized_matcher_; }  // in normalised text
   std::int32_t id_of(std::string_view token) const;                                    // -1: none
+  // `token` as the file has it.
   bool is_special(std::string_view token) const { return special_.contains(token); }
 
  private:
   Status check_ids(const Bpe& model, std::string_view place);
-  Status build_matchers(const Normalizer& normalizer, std::string_view place);
+  Status build_matchers(const Normalizer& normalizer, std::string_view place);  // and spellings
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>> ids_;

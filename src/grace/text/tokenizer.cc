@@ -55,7 +55,7 @@ struct Tokenizer::Impl {
 
   void index_ids() {
     for (const auto& [token, id] : model.vocabulary()) token_of_id[id] = token;
-    for (const AddedToken& token : added.tokens()) token_of_id[token.id] = token.content;
+    for (const AddedToken& token : added.tokens()) token_of_id[token.id] = token.spelling;
     for (const auto& [id, token] : token_of_id) vocab_size = std::max(vocab_size, id + 1);
   }
 
