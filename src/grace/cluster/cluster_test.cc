@@ -151,7 +151,7 @@ TEST(AClusterFile, IsFoundByItsPath) {
   EXPECT_EQ(parse_cluster(path.string()).value(), uneven());
 }
 
-TEST(AClusterFile, IsNotWrittenFromACLusterThatIsNone) {
+TEST(AClusterFile, IsNotWrittenFromAClusterThatIsNone) {
   const Folder folder;
   const Status status = write_cluster(folder / "c.json", Cluster{});
   ASSERT_FALSE(status.ok());
@@ -180,6 +180,13 @@ TEST(AClusterFile, OfOneNodeNeedsNoLinkBetweenNodes) {
   ASSERT_TRUE(cluster.ok()) << cluster.error().message;
   EXPECT_EQ(cluster.value().between_nodes, cluster.value().between_devices);
   EXPECT_EQ(cluster.value().name, "c.json");
+}
+
+TEST(AClusterFile, OfItsFormatPageIsRead) {
+  const std::string page = read_text(GRACE_SOURCE_DIR "/docs/formats/cluster.md").value();
+  const std::size_t begin = page.find("```json\n") + 8;
+  const auto read = parse_cluster_file(page.substr(begin, page.find("```", begin) - begin), "page");
+  EXPECT_TRUE(read.ok()) << read.error().message;
 }
 
 TEST(AClusterFile, OfTheCorpusIsReadOrRefusedInOneLine) {

@@ -6,15 +6,17 @@
 
 #include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
+#include "grace/plan/limits.h"
 #include "grace/plan/plan.h"
 
 namespace grace {
 namespace {
 
+using plan_limits::kMaxDecoderLayer;
+using plan_limits::kMaxExperts;
+
 constexpr std::int64_t kFormatVersion = 1;
 constexpr std::string_view kNumbering = "moe_ordinal";
-constexpr std::int64_t kMaxExperts = 65'534;
-constexpr std::int64_t kMaxDecoderLayer = 1'000'000;
 
 std::string quoted(const std::string& text) { return Json(text).dump(); }
 

@@ -229,6 +229,46 @@ TEST(APlan, NamesTheExpertThatARandomPlanLost) {
   }
 }
 
+TEST(APlan, NamesEachRandomCorruptionOfRandomPlans) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    Plan plan = random_plan(rng);
+    const std::size_t ordinal = rng.below(plan.layers.size());
+    const std::size_t device = rng.below(plan.layers[ordinal].predicted_load.size());
+    LayerPlan& layer = plan.layers[ordinal];
+    const std::string place = "layer " + std::to_string(ordinal) + ": ";
+    const std::string holder = place + "device " + std::to_string(device);
+    const ExpertId expert(static_cast<int>(rng.below(static_cast<std::uint64_t>(plan.num_experts))));
+    std::vector<ExpertId>& primaries = layer.primaries_of_device[device];
+    std::vector<ExpertId>& replicas = layer.replicas_of_device[device];
+    const bool here = std::ranges::count(primaries, expert) + std::ranges::count(replicas, expert) > 0;
+    std::string expected;
+    switch (rng.below(4)) {
+      case 0:
+        replicas.push_back(ExpertId(plan.num_experts));
+        expected = holder + " holds expert " + std::to_string(plan.num_experts) + ", which is outside";
+        break;
+      case 1:
+        layer.predicted_load[device] = -std::numeric_limits<double>::infinity();
+        expected = holder + " has predicted load -inf";
+        break;
+      case 2:
+        replicas.push_back(expert);
+        if (!here) replicas.push_back(expert);
+        std::ranges::sort(replicas);
+        expected = holder + " holds expert " + std::to_string(expert.value) + " twice";
+        break;
+      default:
+        if (here) continue;
+        primaries.push_back(expert);
+        std::ranges::sort(primaries);
+        expected = place + "expert " + std::to_string(expert.value) + " has primary copies on devices ";
+    }
+    EXPECT_THAT(violations(plan), ElementsAre(StartsWith(expected)));
+  }
+}
+
 TEST(APlan, StopsCountingFaultsAtAHundred) {
   Plan plan = vanilla_plan("toy", 1000, {0, 1}, parse_cluster("1x2").value());
   for (LayerPlan& layer : plan.layers) layer.primaries_of_device.assign(2, {});
@@ -314,6 +354,13 @@ TEST(APlanFile, SaysWhereItsFaultIs) {
 
 TEST(APlanFile, ThatIsAbsentIsAnIoError) {
   EXPECT_EQ(read_plan("/no/such/plan.json").error().kind, ErrorKind::kIo);
+}
+
+TEST(APlanFile, OfItsFormatPageIsRead) {
+  const std::string page = read_text(GRACE_SOURCE_DIR "/docs/formats/plan.md").value();
+  const std::size_t begin = page.find("```json\n") + 8;
+  const auto read = parse_plan(page.substr(begin, page.find("```", begin) - begin), "page");
+  EXPECT_TRUE(read.ok()) << read.error().message;
 }
 
 TEST(APlanFile, OfTheCorpusIsReadOrRefusedInOneLine) {

@@ -5,14 +5,16 @@
 #include <cstdint>
 
 #include "grace/files/json_file.h"
+#include "grace/plan/limits.h"
 #include "grace/plan/plan.h"
 
 namespace grace {
 namespace {
 
+using plan_limits::kMaxDecoderLayer;
+using plan_limits::kMaxExperts;
+
 constexpr std::size_t kMaxLines = 100;  // a plan with more faults is another thing altogether
-constexpr int kMaxExperts = 65'534;     // ids are 16 bits wide in traces, the largest stands for "not routed"
-constexpr int kMaxDecoderLayer = 1'000'000;  // far above any model, far below overflow
 
 class Findings {
  public:

@@ -9,16 +9,18 @@
 #include "grace/base/check.h"
 #include "grace/files/json_file.h"
 #include "grace/files/safetensors.h"
+#include "grace/trace/limits.h"
 #include "grace/trace/trace.h"
 
 namespace grace {
 namespace {
 
+using trace_limits::kMaxDecoderLayer;
+using trace_limits::kMaxExperts;
+
 constexpr std::string_view kFormatVersion = "1";
-constexpr int kMaxExperts = 65'534;
 constexpr int kMaxExpertsOfU8 = 255;  // 255 itself stands for "not routed"
 constexpr std::uint8_t kNotRoutedU8 = 255;
-constexpr std::int64_t kMaxDecoderLayer = 1'000'000;
 
 struct PhaseName {
   Phase phase;
@@ -86,8 +88,8 @@ Result<std::vector<int>> parse_decoder_layers(const File& file) {
     return invalid_input(fmt::format("{}: decoder_layers is {}, not a list", file.place, shown(list)));
   std::vector<int> layers;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const bool fits =
-        list[i].is_number_unsigned() && list[i].get<std::uint64_t>() <= std::uint64_t{kMaxDecoderLayer};
+    const bool fits = list[i].is_number_unsigned() &&
+                      list[i].get<std::uint64_t>() <= static_cast<std::uint64_t>(kMaxDecoderLayer);
     if (!fits) {
       return invalid_input(fmt::format("{}: decoder_layers[{}] is {}, not a whole number in [0, {}]",
                                        file.place, i, shown(list[i]), kMaxDecoderLayer));

@@ -4,14 +4,16 @@
 #include <cmath>
 #include <string_view>
 
+#include "grace/trace/limits.h"
 #include "grace/trace/trace.h"
 
 namespace grace {
 namespace {
 
-constexpr std::size_t kMaxLines = 20;        // a wrong reader makes every token wrong
-constexpr int kMaxExperts = 65'534;          // the largest 16-bit value is kNotRouted
-constexpr int kMaxDecoderLayer = 1'000'000;  // far above any model, far below overflow
+using trace_limits::kMaxDecoderLayer;
+using trace_limits::kMaxExperts;
+
+constexpr std::size_t kMaxLines = 20;  // a wrong reader makes every token wrong
 constexpr float kLargestF16 = 65'504;
 
 class Findings {
