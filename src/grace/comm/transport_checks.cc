@@ -27,8 +27,8 @@ Error differs(const Transport& t, std::string_view call, int round, int from) {
                         std::to_string(round) + " brought other bytes from rank " + std::to_string(from));
 }
 
-// bytes(from, to) of round 0.. : nothing, one byte, primes, uneven with empty pairs, one full row, more than
-// any transport's chunk.
+// What the rounds send from rank to rank: nothing, one byte, a prime, uneven with empty pairs, from one rank
+// only, and to neighbours more than any transport's chunk.
 std::size_t bytes_of(int from, int to, int round) {
   switch (round % 6) {
     case 0:
@@ -42,7 +42,7 @@ std::size_t bytes_of(int from, int to, int round) {
     case 4:
       return from == 0 ? 65537 : 0;
     default:
-      return from == to ? 3 : (std::size_t{1} << 21) + 17;
+      return from - to == 1 || to - from == 1 ? (std::size_t{1} << 21) + 17 : 3;
   }
 }
 
@@ -66,7 +66,8 @@ Status check_all_to_all(Transport& t, int round, Bytes& received,
     const Bytes want = content(peer, t.rank(), round, bytes_of(peer, t.rank(), round));
     const std::span<const std::byte> got =
         std::span(received).subspan(received_offsets[p], received_offsets[p + 1] - received_offsets[p]);
-    if (!std::equal(got.begin(), got.end(), want.begin(), want.end()))
+    if (got.size() != want.size() ||
+        (!want.empty() && std::memcmp(got.data(), want.data(), want.size()) != 0))
       return differs(t, "all_to_all", round, peer);
     if (t.bytes_sent_to()[p] - before[p] != static_cast<std::int64_t>(offsets[p + 1] - offsets[p]))
       return internal_error("all_to_all: bytes_sent_to does not count what was sent");
@@ -93,7 +94,7 @@ Status check_exchanges(Transport& transport) {
   // Not fresh in each round: a transport must not lean on what the buffers held before.
   Bytes received(5);
   std::vector<std::size_t> received_offsets(99, 7);
-  for (int round = 0; round < 18; ++round) {
+  for (int round = 0; round < 12; ++round) {
     GRACE_TRY(check_all_to_all(transport, round, received, received_offsets));
     if (round % 3 == 0) GRACE_TRY(transport.barrier());
     if (round % 2 == 0) GRACE_TRY(check_all_gather(transport, round));
