@@ -12,6 +12,7 @@
 #include <string>
 
 #include "grace/routing/routing.h"
+#include "grace/runtime/test_plans.h"
 #include "grace/runtime/tiny_model.h"
 
 namespace grace {
@@ -27,47 +28,6 @@ std::vector<std::int32_t> random_tokens(Rng& rng, int count, int vocab) {
   for (int i = 0; i < count; ++i)
     tokens.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocab))));
   return tokens;
-}
-
-std::vector<int> all_layers(int count) {
-  std::vector<int> layers;
-  for (int l = 0; l < count; ++l) layers.push_back(l);
-  return layers;
-}
-
-Cluster cluster_of(const std::string& spec) { return parse_cluster(spec).value(); }
-
-Plan vanilla(const TinyModel& model, const Cluster& cluster) {
-  return vanilla_plan("tiny", model.shape().experts, all_layers(model.shape().layers), cluster);
-}
-
-// Experts dealt to devices in a random order, another in each layer.
-Plan shuffled(const TinyModel& model, const Cluster& cluster, std::uint64_t seed) {
-  Plan plan = vanilla(model, cluster);
-  Rng rng(seed);
-  for (LayerPlan& layer : plan.layers) {
-    std::vector<ExpertId> experts;
-    for (int e = 0; e < model.shape().experts; ++e) experts.push_back(ExpertId{e});
-    rng.shuffle(std::span(experts));
-    std::size_t next = 0;
-    for (auto& group : layer.primaries_of_device) {
-      for (ExpertId& expert : group) expert = experts[next++];
-      std::ranges::sort(group);
-    }
-  }
-  return plan;
-}
-
-// Every expert a second time, on the device after its primary's.
-Plan doubled(const TinyModel& model, const Cluster& cluster, std::uint64_t seed) {
-  Plan plan = shuffled(model, cluster, seed);
-  const std::size_t devices = static_cast<std::size_t>(cluster.num_devices());
-  for (LayerPlan& layer : plan.layers) {
-    for (std::size_t d = 0; devices > 1 && d < devices; ++d)
-      layer.replicas_of_device[(d + 1) % devices] = layer.primaries_of_device[d];
-    for (std::size_t d = 0; d < devices; ++d) layer.predicted_load[d] = 1.0 + static_cast<double>(d);
-  }
-  return plan;
 }
 
 // What one rank saw.

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 
 #include "grace/runtime/sampler.h"
+#include "grace/runtime/test_plans.h"
 #include "grace/runtime/tiny_model.h"
 
 namespace grace {
@@ -20,13 +23,10 @@ using Prompts = std::vector<std::vector<std::int32_t>>;
 
 constexpr std::chrono::milliseconds kTimeout{60000};
 
-// Runs body on an engine per rank, for a plan of contiguous blocks.
-void on_engines(const TinyModel& model, int ranks, const std::function<void(Engine&, Transport&)>& body) {
-  const Cluster cluster = parse_cluster("1x" + std::to_string(ranks)).value();
-  std::vector<int> layers;
-  for (int l = 0; l < model.shape().layers; ++l) layers.push_back(l);
-  const Plan plan = vanilla_plan("tiny", model.shape().experts, layers, cluster);
-  const Status status = run_in_process(ranks, kTimeout, [&](Transport& transport) -> Status {
+// Runs body on an engine per rank.
+void on_engines(const TinyModel& model, const Plan& plan, const Cluster& cluster,
+                const std::function<void(Engine&, Transport&)>& body) {
+  const Status status = run_in_process(cluster.num_devices(), kTimeout, [&](Transport& transport) -> Status {
     ThreadPool pool(1);
     const auto engine =
         GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool, {.record_trace = true}));
@@ -36,16 +36,28 @@ void on_engines(const TinyModel& model, int ranks, const std::function<void(Engi
   EXPECT_TRUE(status.ok()) << status.error().message;
 }
 
+// For a plan of contiguous blocks.
+void on_engines(const TinyModel& model, int ranks, const std::function<void(Engine&, Transport&)>& body) {
+  const Cluster cluster = cluster_of("1x" + std::to_string(ranks));
+  on_engines(model, vanilla(model, cluster), cluster, body);
+}
+
 // The outputs, which every rank must have alike.
-Prompts outputs_of(const TinyModel& model, int ranks, const Prompts& prompts,
+Prompts outputs_of(const TinyModel& model, const Plan& plan, const Cluster& cluster, const Prompts& prompts,
                    const GenerateOptions& options) {
-  std::vector<Prompts> outputs(static_cast<std::size_t>(ranks));
-  on_engines(model, ranks, [&](Engine& engine, Transport& transport) {
+  std::vector<Prompts> outputs(static_cast<std::size_t>(cluster.num_devices()));
+  on_engines(model, plan, cluster, [&](Engine& engine, Transport& transport) {
     outputs[static_cast<std::size_t>(transport.rank())] =
         generate(engine, transport, prompts, options, {}).value().outputs;
   });
   for (const Prompts& theirs : outputs) EXPECT_EQ(theirs, outputs[0]);
   return outputs[0];
+}
+
+Prompts outputs_of(const TinyModel& model, int ranks, const Prompts& prompts,
+                   const GenerateOptions& options) {
+  const Cluster cluster = cluster_of("1x" + std::to_string(ranks));
+  return outputs_of(model, vanilla(model, cluster), cluster, prompts, options);
 }
 
 const Prompts kPrompts{{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 10, 11}, {12, 13}, {14, 15, 16}};
@@ -64,7 +76,7 @@ std::vector<std::int32_t> greedy(const TinyModel& model, std::vector<std::int32_
   return output;
 }
 
-TEST(Generation, IsTheGreedyTextOfThePlainForwardPassForEveryRankCount) {
+TEST(Generation, IsTheGreedyTextOfThePlainForwardPassForEveryRankCountAndPlan) {
   const TinyModel model({.seed = 51});
   Prompts expected;
   for (const auto& prompt : kPrompts) expected.push_back(greedy(model, prompt, 32, -1));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "grace/base/check.h"
@@ -10,14 +11,21 @@ namespace grace::kernels {
 namespace {
 
 constexpr std::size_t kLanes = 16;
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 
 // A dot product in sixteen interleaved sums, added up in a fixed order.
 float dot(const float* a, const float* b, std::size_t n) {
-  std::array<float, kLanes> lanes{};
+  Lanes sums = {};
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+    Lanes x;
+    Lanes y;
+    std::memcpy(&x, a + i, sizeof x);
+    std::memcpy(&y, b + i, sizeof y);
+    sums += x * y;
   }
+  std::array<float, kLanes> lanes;
+  std::memcpy(lanes.data(), &sums, sizeof sums);
   for (std::size_t lane = 0; i + lane < n; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
   for (std::size_t width = kLanes / 2; width > 0; width /= 2) {
     for (std::size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
