@@ -1,6 +1,68 @@
+// The command line: parses, prints, exits.
 #include <cstdio>
+#include <exception>
 
-int main() {
-  std::puts("grace " GRACE_VERSION);
-  return 0;
+#include "context.h"
+
+namespace grace::app {
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_json(const Json& json) { print(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"); }
+
+namespace {
+
+constexpr int kFailed = 1, kImpossible = 2;
+
+int complain(const std::string& message, int code) {
+  std::string line = "grace: " + message;
+  for (char& c : line)
+    if (c == '\n') c = ' ';
+  std::fprintf(stderr, "%s\n", line.c_str());
+  return code;
+}
+
+int exit_code_of(const Error& error) {
+  return error.kind == ErrorKind::kInvalidInput || error.kind == ErrorKind::kUnsupported ? kImpossible
+                                                                                         : kFailed;
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Serves Mixture-of-Experts models across many devices: profiles, plans, runs.", "grace");
+  app.set_version_flag("--version", "grace " GRACE_VERSION);
+  app.require_subcommand(1);
+  app.footer("Each command has its own --help with an example: grace run --help");
+  Context context{argc, argv, {}};
+  add_demo(app, context);
+  add_tokenize(app, context);
+  add_eval(app, context);
+  add_profile(app, context);
+  add_plan(app, context);
+  add_run(app, context);
+  add_bench(app, context);
+  add_report(app, context);
+  add_check(app, context);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::CallForVersion& version) {
+    return app.exit(version);
+  } catch (const CLI::ParseError& error) {
+    return complain(error.what(), kImpossible);
+  }
+  const Result<int> done = context.action();
+  if (!done.ok()) return complain(done.error().message, exit_code_of(done.error()));
+  return done.value();
+}
+
+}  // namespace
+}  // namespace grace::app
+
+int main(int argc, char** argv) {
+  try {
+    return grace::app::parse_and_run(argc, argv);
+  } catch (const std::exception& error) {  // out of memory, and what the libraries below us throw
+    return grace::app::complain(error.what(), grace::app::kFailed);
+  }
 }

@@ -1,0 +1,287 @@
+// grace bench: the published workload, strategies in turn in the same engine.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "bench_page.h"
+#include "context.h"
+#include "grace/base/rng.h"
+#include "grace/files/mapped_file.h"
+#include "grace/planner/planner.h"
+#include "grace/report/report.h"
+#include "launch.h"
+#include "profile.h"
+#include "progress.h"
+#include "record.h"
+
+namespace grace::app {
+namespace {
+
+struct Flags {
+  EngineFlags engine;
+  std::string text, strategies = "vanilla,grace", section, write;
+  int batch = 128, prefill = 64, decode = 16, rounds = 3;
+  bool json = false;
+};
+
+using Lists = std::vector<std::vector<std::int32_t>>;
+
+Status check_flags(const Flags& flags, const ModelConfig& config) {
+  const auto in = [](const char* name, int value, int lowest, int highest) -> Status {
+    if (value >= lowest && value <= highest) return {};
+    return invalid_input(fmt::format("{}: {} is outside [{}, {}]", name, value, lowest, highest));
+  };
+  GRACE_TRY(in("--batch", flags.batch, 1, 1 << 16));
+  GRACE_TRY(in("--prefill", flags.prefill, 1, config.max_positions - 1));
+  GRACE_TRY(in("--decode", flags.decode, 1, config.max_positions - flags.prefill));
+  GRACE_TRY(in("--rounds", flags.rounds, 1, 1000));
+  if (flags.section.empty() != flags.write.empty())
+    return invalid_input("bench: --section NAME and --write FILE go together");
+  return {};
+}
+
+// `batch` prompts of `prefill` ids: windows of the text, from its start again when it is too short, or random
+// ids.
+Result<Lists> prompts_of(const Flags& flags, const ModelConfig& config) {
+  Lists prompts;
+  if (flags.text.empty()) {
+    for (int p = 0; p < flags.batch; ++p) {
+      Rng rng = Rng(flags.engine.seed).fork(static_cast<std::uint64_t>(p));
+      auto& ids = prompts.emplace_back();
+      for (int i = 0; i < flags.prefill; ++i)
+        ids.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(config.vocab_size))));
+    }
+    return prompts;
+  }
+  const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
+  const std::vector<std::int32_t> ids = GRACE_TRY(read_and_encode(tokenizer, flags.text));
+  for (int p = 0; p < flags.batch; ++p) {
+    auto& prompt = prompts.emplace_back();
+    for (int i = 0; i < flags.prefill; ++i)
+      prompt.push_back(ids[static_cast<std::size_t>(std::int64_t{p} * flags.prefill + i) % ids.size()]);
+  }
+  return prompts;
+}
+
+// A trace of the second half of the text's windows; the first are what is measured.
+Result<Trace> profile_text(Ranks& ranks, const Job& job, const Flags& flags) {
+  const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
+  const Lists windows =
+      windows_of(GRACE_TRY(read_and_encode(tokenizer, flags.text)), std::min(256, job.config.max_positions));
+  const auto half = static_cast<std::ptrdiff_t>(windows.size() / 2);
+  const Lists sequences(windows.begin() + half, windows.end());
+  ProfileOptions options;
+  options.source = flags.text;
+  std::optional<Trace> trace;
+  const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
+    const auto engine =
+        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {job.dispatch, true}));
+    Trace made = GRACE_TRY(profile_sequences(*engine, transport, sequences, options, {}));
+    if (ranks.keeps(transport)) trace = std::move(made);
+    return {};
+  });
+  if (!ran.ok()) return ran.error();
+  return std::move(*trace);
+}
+
+// The plan of each strategy: vanilla needs none, --plan serves the strategy it was made by, the rest are
+// planned from the text.
+Result<std::vector<Plan>> plans_of(Ranks& ranks, const Job& job, const Flags& flags) {
+  std::vector<Plan> plans;
+  std::optional<Trace> trace;
+  for (const std::string& name : split_at_commas(flags.strategies)) {
+    if (name == "vanilla") {
+      plans.push_back(
+          vanilla_plan(job.config.name, job.config.num_experts, job.config.moe_layers, job.cluster));
+    } else if (!flags.engine.plan.empty() && job.plan.strategy == name) {
+      plans.push_back(job.plan);
+    } else if (flags.text.empty()) {
+      return invalid_input(
+          fmt::format("bench: strategy {} needs --plan made by it, or --text to plan from", name));
+    } else {
+      if (!trace) trace = GRACE_TRY(profile_text(ranks, job, flags));
+      ThreadPool pool(job.threads);
+      PlanOptions options;
+      options.strategy = name;
+      options.seed = flags.engine.seed;
+      plans.push_back(GRACE_TRY(make_plan(*trace, job.cluster, options, pool)).plan);
+    }
+  }
+  if (plans.empty()) return invalid_input("--strategies: none is named");
+  return plans;
+}
+
+struct Round {
+  RunSummary sum;
+  double prefill_s = 0, decode_s = 0, tokens_per_s = 0;
+};
+struct Measured {
+  std::string strategy;
+  std::vector<Round> rounds;
+  bool same_text = true;  // as the first strategy's first round
+};
+
+template <typename Get>
+std::vector<double> sorted(const Measured& measured, const Get& get) {
+  std::vector<double> values;
+  for (const Round& round : measured.rounds) values.push_back(get(round));
+  std::ranges::sort(values);
+  return values;
+}
+
+Result<std::vector<Measured>> measure(Ranks& ranks, const Job& job, const Flags& flags,
+                                      const std::vector<Plan>& plans, const Lists& prompts) {
+  GenerateOptions options;
+  options.max_new_tokens = flags.decode;
+  options.ignore_eos = true;
+  options.seed = flags.engine.seed;
+  std::vector<Measured> all(plans.size());
+  Lists expected;
+  Progress progress("bench");
+  const auto total = static_cast<std::int64_t>(plans.size()) * flags.rounds;
+  for (int round = 0; round < flags.rounds; ++round)
+    for (std::size_t p = 0; p < plans.size(); ++p) {
+      const RecordedRun run = GRACE_TRY(run_recorded(ranks, job, plans[p], prompts, options, {}));
+      if (expected.empty()) expected = run.outputs;
+      all[p].strategy = plans[p].strategy;
+      all[p].same_text = all[p].same_text && run.outputs == expected;
+      const double wall = run.record.wall_s();
+      all[p].rounds.push_back({summarise(run.record), run.record.prefill_s, run.record.decode_s,
+                               wall > 0 ? static_cast<double>(run.record.new_tokens) / wall : 0});
+      if (ranks.speaks())
+        progress(round * static_cast<std::int64_t>(plans.size()) + static_cast<std::int64_t>(p) + 1, total);
+    }
+  return all;
+}
+
+struct Figure {
+  const char* name;
+  const char* unit;
+  double scale;
+  double (*get)(const Round&);
+};
+constexpr Figure kFigures[] = {
+    {"all_to_all", "ms", 1e3, [](const Round& r) { return r.sum.all_to_all_s; }},
+    {"cross_node_bytes", "MB", 1e-6,
+     [](const Round& r) { return static_cast<double>(r.sum.cross_node_bytes()); }},
+    {"intra_node_bytes", "MB", 1e-6,
+     [](const Round& r) { return static_cast<double>(r.sum.intra_node_bytes()); }},
+    {"idle", "ms", 1e3, [](const Round& r) { return r.sum.idle_s; }},
+    {"load_deviation", "%", 100, [](const Round& r) { return r.sum.load_deviation; }},
+    {"moe_layers", "ms", 1e3, [](const Round& r) { return r.sum.moe_s; }},
+    {"prefill", "ms", 1e3, [](const Round& r) { return r.prefill_s; }},
+    {"decode", "ms", 1e3, [](const Round& r) { return r.decode_s; }},
+    {"tokens_per_s", "1/s", 1, [](const Round& r) { return r.tokens_per_s; }},
+};
+
+report::Table table_of(const std::vector<Measured>& all) {
+  report::Table table;
+  table.columns = {""};
+  for (const Measured& one : all) table.columns.push_back(one.strategy);
+  for (const Figure& figure : kFigures) {
+    std::string name = figure.name;
+    std::ranges::replace(name, '_', ' ');
+    auto& row = table.rows.emplace_back(1, fmt::format("{} [{}]", name, figure.unit));
+    for (const Measured& one : all) {
+      const std::vector<double> values = sorted(one, figure.get);
+      const double middle = values[values.size() / 2] * figure.scale;
+      row.push_back(values.front() == values.back()
+                        ? fmt::format("{:.2f}", middle)
+                        : fmt::format("{:.1f} ({:.1f}..{:.1f})", middle, values.front() * figure.scale,
+                                      values.back() * figure.scale));
+    }
+  }
+  auto& row = table.rows.emplace_back(1, "same text");
+  for (const Measured& one : all) row.push_back(one.same_text ? "yes" : "NO");
+  return table;
+}
+
+std::string options_line(const Flags& flags, const Job& job) {
+  return fmt::format(
+      "{}; cluster {}, {}, {}, {} thread(s) a rank; {} prompts of {} tokens ({}), {} new; {} rounds, "
+      "interleaved, median (lowest..highest); seed {}.",
+      job.config.name, job.cluster.name, job.mpi ? "mpi" : "in_process", name_of(job.dispatch), job.threads,
+      flags.batch, flags.prefill, flags.text.empty() ? "random ids" : "text", flags.decode, flags.rounds,
+      flags.engine.seed);
+}
+
+Json json_of(const std::vector<Measured>& all, const Flags& flags, const Job& job) {
+  Json list = Json::array();
+  bool same = true;
+  for (const Measured& one : all) {
+    Json entry = {{"strategy", one.strategy}, {"same_text", one.same_text}};
+    same = same && one.same_text;
+    for (const Figure& figure : kFigures) {
+      const std::vector<double> values = sorted(one, figure.get);
+      entry[figure.name] = {{"unit", figure.unit},
+                            {"median", values[values.size() / 2] * figure.scale},
+                            {"lowest", values.front() * figure.scale},
+                            {"highest", values.back() * figure.scale}};
+    }
+    list.push_back(std::move(entry));
+  }
+  return {{"machine", machine_name()},
+          {"options", options_line(flags, job)},
+          {"same_text", same},
+          {"strategies", list}};
+}
+
+Status write_section(const Flags& flags, const Job& job, const std::vector<Measured>& all) {
+  std::string page;
+  if (std::filesystem::exists(flags.write)) page = GRACE_TRY(read_text(flags.write));
+  const std::string shared =
+      job.cluster.num_devices() > static_cast<int>(std::thread::hardware_concurrency())
+          ? "\nThe ranks share cores: times are no speed figures; bytes and loads are exact.\n"
+          : "";
+  const std::string body =
+      fmt::format("## {}\n\n`grace bench`: {}\nMachine: {}.\n{}\n{}", flags.section, options_line(flags, job),
+                  machine_name(), shared, report::markdown_table(table_of(all)));
+  return write_text_atomically(flags.write, with_section(std::move(page), flags.section, body));
+}
+
+Result<int> bench(const Flags& flags, const Context& context) {
+  const Job job = GRACE_TRY(prepare_job(flags.engine));
+  GRACE_TRY(check_flags(flags, job.config));
+  const Lists prompts = GRACE_TRY(prompts_of(flags, job.config));
+  Ranks ranks = GRACE_TRY(Ranks::make(job, context));
+  const std::vector<Plan> plans = GRACE_TRY(plans_of(ranks, job, flags));
+  const std::vector<Measured> all = GRACE_TRY(measure(ranks, job, flags, plans, prompts));
+  if (!ranks.speaks()) return 0;
+  if (!flags.write.empty()) GRACE_TRY(write_section(flags, job, all));
+  if (flags.json)
+    print_json(json_of(all, flags, job));
+  else
+    print(report::terminal_table(table_of(all)) + options_line(flags, job) + "\n");
+  return std::ranges::all_of(all, &Measured::same_text) ? 0 : 1;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "bench", "The published workload: a batch of equal prompts, strategies in turn in the same engine.");
+  add_engine_flags(*command, flags->engine);
+  command->add_option("--strategies", flags->strategies, "which to compare (default vanilla,grace)");
+  command->add_option(
+      "--text", flags->text,
+      "prompts are windows of this text, and plans are made from its second half (default: random ids)");
+  command->add_option("--batch", flags->batch, "prompts (default 128)");
+  command->add_option("--prefill", flags->prefill, "tokens of a prompt (default 64)");
+  command->add_option("--decode", flags->decode, "new tokens of each (default 16)");
+  command->add_option("--rounds", flags->rounds, "how often each strategy is run (default 3)");
+  command->add_option("--section", flags->section, "name of the section that --write replaces");
+  command->add_option("--write", flags->write, "a Markdown page, such as docs/benchmarks.md");
+  command->add_flag("--json", flags->json, "one JSON value");
+  command->footer(
+      "Example:\n  grace bench models/demo --text models/demo/heldout/judge/en.txt --cluster 2x2 "
+      "--strategies vanilla,grace");
+  command->callback(
+      [flags, &context] { context.action = [flags, &context] { return bench(*flags, context); }; });
+}
+
+}  // namespace grace::app

@@ -1,0 +1,122 @@
+// grace check: what is wrong with a trace, plan, cluster or model folder, if anything.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "context.h"
+#include "grace/cluster/cluster.h"
+#include "grace/model/model.h"
+#include "grace/plan/plan.h"
+#include "grace/trace/trace.h"
+#include "options.h"
+
+namespace grace::app {
+namespace {
+
+struct Flags {
+  std::vector<std::string> files;
+  std::string model;
+  bool json = false;
+};
+
+struct Finding {
+  std::string kind;
+  std::vector<std::string> problems;
+};
+
+template <typename T>
+Finding finding_of(const char* kind, const Result<T>& result) {
+  if (result.ok()) return {kind, {}};
+  return {kind, {result.error().message}};
+}
+
+Finding check_container(const std::filesystem::path& path) {
+  const Result<Safetensors> file = Safetensors::open(path);
+  if (!file.ok()) return finding_of("safetensors", file);
+  if (file.value().tensors().contains("topk_ids") || file.value().metadata().contains("num_experts"))
+    return finding_of("trace", read_trace(path));
+  return {"safetensors", {}};
+}
+
+Finding check_plan(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
+  const Result<Plan> plan = read_plan(path);
+  if (!plan.ok() || !model) return finding_of("plan", plan);
+  const Status fits = check_fits(plan.value(), model->num_experts, model->moe_layers, model->name);
+  if (fits.ok()) return {"plan", {}};
+  return {"plan", {fmt::format("{}: {}", path.string(), fits.error().message)}};
+}
+
+Finding check_json(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
+  const Result<Json> json = read_json(path);
+  if (!json.ok()) return finding_of("JSON", json);
+  const Json& value = json.value();
+  if (!value.is_object()) return {"JSON", {path.string() + ": neither a plan nor a cluster: not an object"}};
+  // A broken plan may lack any field, so one that only a plan has is enough.
+  for (const char* key : {"layers", "strategy", "decoder_layers", "num_experts"})
+    if (value.contains(key)) return check_plan(path, model);
+  for (const char* key : {"nodes", "between_devices", "between_nodes", "devices"})
+    if (value.contains(key)) return finding_of("cluster", read_cluster(path));
+  return {"JSON", {path.string() + ": neither a plan (layers) nor a cluster (nodes)"}};
+}
+
+// A safetensors file starts with a length, a JSON file with a brace; what is too short for either is taken by
+// its name.
+bool looks_like_json(const std::filesystem::path& path) {
+  const Result<MappedFile> file = MappedFile::open(path);
+  if (!file.ok()) return false;
+  const auto bytes = file.value().bytes();
+  for (const std::byte byte : bytes) {
+    const char c = static_cast<char>(byte);
+    if (c == ' ' || c == '\n' || c == '\r' || c == '\t') continue;
+    // A container whose header is 91 or 123 bytes long starts with [ or { too, but then with seven zero bytes
+    // or a second brace.
+    const bool container =
+        bytes.size() >= 9 && static_cast<char>(bytes[8]) == '{' && bytes[7] == std::byte{0};
+    return (c == '{' || c == '[') && !container;
+  }
+  return path.extension() == ".json";
+}
+
+Finding check_one(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return {"model", check_model(path)};
+  if (!std::filesystem::exists(path, ignored)) return {"file", {path.string() + ": no such file"}};
+  return looks_like_json(path) || path.extension() == ".json" ? check_json(path, model)
+                                                              : check_container(path);
+}
+
+Result<int> check(const Flags& flags) {
+  std::optional<ModelConfig> model;
+  if (!flags.model.empty()) model = GRACE_TRY(read_model_config(flags.model));
+  bool sound = true;
+  Json list = Json::array();
+  for (const std::string& file : flags.files) {
+    const Finding finding = check_one(file, model);
+    sound = sound && finding.problems.empty();
+    list.push_back({{"file", file}, {"kind", finding.kind}, {"problems", finding.problems}});
+    if (flags.json) continue;
+    if (finding.problems.empty()) print(fmt::format("{}: OK ({})\n", file, finding.kind));
+    for (const std::string& problem : finding.problems)
+      print(problem.find(file) == std::string::npos ? fmt::format("{}: {}\n", file, problem)
+                                                    : problem + "\n");
+  }
+  if (flags.json) print_json(list);
+  return sound ? 0 : 2;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "check", "What is wrong with traces, plans, clusters or model folders; exit code 2 if anything.");
+  command->add_option("FILE", flags->files, "files and model folders; each is recognised by its content")
+      ->required();
+  command->add_option("--model", flags->model, "a model folder that the plans must fit");
+  command->add_flag("--json", flags->json, "one JSON value");
+  command->footer("Example:\n  grace check out/plan.json out/en.trace --model models/demo");
+  command->callback([flags, &context] { context.action = [flags] { return check(*flags); }; });
+}
+
+}  // namespace grace::app

@@ -1,0 +1,91 @@
+// grace report: one self-contained page out of a trace, a plan and, where there is one, a run record.
+#include <fmt/format.h>
+
+#include <memory>
+#include <thread>
+
+#include "context.h"
+#include "grace/files/mapped_file.h"
+#include "options.h"
+#include "page.h"
+
+namespace grace::app {
+namespace {
+
+struct Flags {
+  std::string trace, plan, run, html, timeline, dispatch = "per_device";
+  bool json = false;
+};
+
+report::Table run_table(const RunRecord& record) {
+  const RunSummary sum = summarise(record);
+  report::Table table{fmt::format("Run: {} on {}, {}, {}", record.strategy, record.cluster, record.transport,
+                                  record.dispatch),
+                      {"", "value"},
+                      {}};
+  const auto row = [&](const char* name, std::string value) {
+    table.rows.push_back({name, std::move(value)});
+  };
+  row("prompts", std::to_string(record.prompts));
+  row("new tokens", std::to_string(record.new_tokens));
+  row("bytes across nodes", std::to_string(sum.cross_node_bytes()));
+  row("bytes inside nodes", std::to_string(sum.intra_node_bytes()));
+  row("load deviation", fmt::format("{:.1f} %", 100 * sum.load_deviation));
+  row("all-to-all on the critical path", fmt::format("{:.3f} s", sum.all_to_all_s));
+  row("idle on the critical path", fmt::format("{:.3f} s", sum.idle_s));
+  row("prefill", fmt::format("{:.3f} s", record.prefill_s));
+  row("decode", fmt::format("{:.3f} s", record.decode_s));
+  return table;
+}
+
+Result<int> report(const Flags& flags) {
+  const Trace trace = GRACE_TRY(read_trace(flags.trace));
+  const Plan plan = GRACE_TRY(read_plan(flags.plan));
+  const Dispatch dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
+  GRACE_TRY(check_fits(plan, trace.num_experts, trace.decoder_layers, flags.trace));
+  const Cluster cluster = GRACE_TRY(cluster_of(plan));
+  ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  const std::vector<LayerStats> stats = count_layers(trace, pool);
+  report::Page page;
+  page.title = fmt::format("{} for {}", plan.strategy, plan.model);
+  page.summary = fmt::format("{} tokens of {} in {} sequences; {}.", trace.num_tokens(), trace.source,
+                             trace.num_sequences(), cluster.name);
+  page.tables.push_back(table_of(plan, figures_of(plan, stats, 0)));
+  GRACE_TRY(add_plan_pictures(page, trace, plan, cluster, dispatch, stats));
+  if (!flags.run.empty()) {
+    const RunRecord record = GRACE_TRY(read_record(flags.run));
+    page.tables.push_back(run_table(record));
+    page.timelines.push_back(layer_timeline(record, 0, 0));
+    if (!flags.timeline.empty())
+      GRACE_TRY(write_text_atomically(flags.timeline, report::chrome_trace(page.timelines.back())));
+  } else if (!flags.timeline.empty()) {
+    return invalid_input("--timeline needs --run");
+  }
+  GRACE_TRY(write_text_atomically(flags.html, report::html(page)));
+  if (flags.json)
+    print_json({{"html", flags.html}});
+  else
+    print(fmt::format("{}: written\n", flags.html));
+  return 0;
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "report", "One self-contained HTML page: loads, affinity, who holds what, traffic, timeline.");
+  command->add_option("--trace", flags->trace, "a trace")->required();
+  command->add_option("--plan", flags->plan, "a plan for it")->required();
+  command->add_option("--run", flags->run, "a run record (grace run --record)");
+  command->add_option("--html", flags->html, "the page")->required();
+  command->add_option("--timeline", flags->timeline, "also write the timeline for Perfetto (needs --run)");
+  command->add_option("--dispatch", flags->dispatch,
+                      "flat or per_device (default): what traffic is counted for");
+  command->add_flag("--json", flags->json, "one JSON value");
+  command->footer(
+      "Example:\n  grace report --trace out/en.trace --plan out/plan.json --html out/report.html");
+  command->callback([flags, &context] { context.action = [flags] { return report(*flags); }; });
+}
+
+}  // namespace grace::app

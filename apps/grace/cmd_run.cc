@@ -1,0 +1,122 @@
+// grace run: generates text with a plan over the ranks of a cluster.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "context.h"
+#include "launch.h"
+#include "progress.h"
+#include "record.h"
+
+namespace grace::app {
+namespace {
+
+struct Flags {
+  EngineFlags engine;
+  std::vector<std::string> prompt;
+  std::string prompts, token_ids, record;
+  GenerateOptions generate;
+  bool json = false;
+};
+
+struct Inputs {
+  std::vector<std::string> texts;  // empty with token ids
+  std::vector<std::vector<std::int32_t>> ids;
+};
+
+Result<Inputs> inputs_of(const Flags& flags, const ModelConfig& config) {
+  const int ways =
+      (flags.prompt.empty() ? 0 : 1) + (flags.prompts.empty() ? 0 : 1) + (flags.token_ids.empty() ? 0 : 1);
+  if (ways != 1)
+    return invalid_input("run: give one of --prompt TEXT, --prompts FILE.jsonl, --token-ids FILE");
+  Inputs inputs;
+  if (!flags.token_ids.empty()) {
+    inputs.ids = GRACE_TRY(read_token_lists(flags.token_ids, config.vocab_size));
+    return inputs;
+  }
+  inputs.texts = flags.prompt;
+  if (!flags.prompts.empty())
+    for (const Prompt& prompt : GRACE_TRY(read_prompts(flags.prompts))) inputs.texts.push_back(prompt.text);
+  const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
+  for (std::size_t i = 0; i < inputs.texts.size(); ++i) {
+    Result<std::vector<std::int32_t>> ids = tokenizer.encode(inputs.texts[i]);
+    if (!ids.ok()) return Error{ids.error().kind, fmt::format("prompt {}: {}", i, ids.error().message)};
+    inputs.ids.push_back(std::move(ids).value());
+  }
+  return inputs;
+}
+
+Status check_options(const GenerateOptions& options) {
+  if (options.max_new_tokens < 1)
+    return invalid_input(fmt::format("--max-new-tokens: {} is less than 1", options.max_new_tokens));
+  if (!(options.temperature >= 0))
+    return invalid_input(fmt::format("--temperature: {} is negative", options.temperature));
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    return invalid_input(fmt::format("--top-p: {} is outside (0, 1]", options.top_p));
+  return {};
+}
+
+Status print_outputs(const Flags& flags, const Inputs& inputs,
+                     const std::vector<std::vector<std::int32_t>>& outputs) {
+  std::vector<std::string> texts;
+  if (!inputs.texts.empty()) {
+    const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
+    for (const auto& ids : outputs) texts.push_back(GRACE_TRY(tokenizer.decode(ids, true)));
+  }
+  Json list = Json::array();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    list.push_back({{"token_ids", outputs[i]}, {"text", texts.empty() ? Json(nullptr) : Json(texts[i])}});
+    if (flags.json) continue;
+    if (outputs.size() > 1) print(fmt::format("{}--- {}\n", i > 0 ? "\n" : "", i));
+    print(texts.empty() ? Json(outputs[i]).dump() + "\n" : inputs.texts[i] + texts[i] + "\n");
+  }
+  if (flags.json) print(Json{{"outputs", list}}.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return {};
+}
+
+Result<int> run(const Flags& flags, const Context& context) {
+  GRACE_TRY(check_options(flags.generate));
+  const Job job = GRACE_TRY(prepare_job(flags.engine));
+  const Inputs inputs = GRACE_TRY(inputs_of(flags, job.config));
+  GenerateOptions options = flags.generate;
+  options.seed = job.seed;
+  Ranks ranks = GRACE_TRY(Ranks::make(job, context));
+  Progress progress("run");
+  const RecordedRun run =
+      GRACE_TRY(run_recorded(ranks, job, job.plan, inputs.ids, options,
+                             [&](std::int64_t done, std::int64_t total) { progress(done, total); }));
+  if (!ranks.speaks()) return 0;
+  if (!flags.record.empty()) GRACE_TRY(write_record(flags.record, run.record));
+  GRACE_TRY(print_outputs(flags, inputs, run.outputs));
+  return 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "run", "Generates text (JSON: outputs of token_ids and text, in the order of the prompts).");
+  add_engine_flags(*command, flags->engine);
+  command->add_option("--prompt", flags->prompt, "a prompt; may be given several times")
+      ->allow_extra_args(false);
+  command->add_option("--prompts", flags->prompts,
+                      "a file of prompts, one JSON string or object with `text` a line");
+  command->add_option("--token-ids", flags->token_ids,
+                      "a JSON list of lists of token ids, in place of prompts");
+  command->add_option("--max-new-tokens", flags->generate.max_new_tokens,
+                      "tokens to generate at most (default 64)");
+  command->add_flag("--ignore-eos", flags->generate.ignore_eos, "go on after the end of text");
+  command->add_option("--temperature", flags->generate.temperature, "0, the default, is greedy");
+  command->add_option("--top-p", flags->generate.top_p,
+                      "sample from the likeliest tokens of this mass (default 1)");
+  command->add_option("--record", flags->record,
+                      "write what happened, step by step, as a run record (JSON lines)");
+  command->add_flag("--json", flags->json, "one JSON value");
+  command->footer(
+      "Example:\n  grace run models/demo --prompt \"In the beginning\" --cluster 2x2 --max-new-tokens 32");
+  command->callback(
+      [flags, &context] { context.action = [flags, &context] { return run(*flags, context); }; });
+}
+
+}  // namespace grace::app

@@ -1,0 +1,63 @@
+// From flags to ranks: what is impossible is said before any rank starts; then the ranks are threads, or
+// processes of mpirun.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "context.h"
+#include "grace/base/result.h"
+#include "grace/base/thread_pool.h"
+#include "grace/cluster/cluster.h"
+#include "grace/comm/transport.h"
+#include "grace/cost/cost.h"
+#include "grace/model/model.h"
+#include "grace/plan/plan.h"
+#include "options.h"
+
+namespace grace::app {
+
+// What every rank of a command starts from.
+struct Job {
+  std::filesystem::path model;
+  ModelConfig config;
+  Cluster cluster;
+  Plan plan;
+  Dispatch dispatch = Dispatch::kPerDevice;
+  bool mpi = false;
+  std::string hosts;
+  int threads = 1;
+  std::uint64_t seed = 0;
+};
+
+// Reads and checks what the flags name. Errors: those of the files; invalid_input where they do not fit
+// together.
+Result<Job> prepare_job(const EngineFlags& flags);
+
+// The ranks of a job, for one or more collective runs.
+class Ranks {
+ public:
+  // With mpi outside mpirun this process becomes mpirun and does not come back.
+  // Errors: unsupported without MPI; invalid_input when mpirun started another number of ranks than the
+  // cluster has devices.
+  static Result<Ranks> make(const Job& job, const Context& context);
+
+  // Calls body once on every rank, each with a thread pool of its own.
+  Status run(const std::function<Status(Transport&, ThreadPool&)>& body);
+
+  // Whether the rank of `transport` stores what the whole process keeps: rank 0 among threads, each process
+  // under MPI.
+  bool keeps(const Transport& transport) const { return mpi_ != nullptr || transport.rank() == 0; }
+  // Whether this process prints: the only one, or rank 0 under MPI.
+  bool speaks() const { return mpi_ == nullptr || mpi_->rank() == 0; }
+
+ private:
+  Ranks(int size, int threads) : size_(size), threads_(threads) {}
+  int size_ = 1;
+  int threads_ = 1;
+  std::unique_ptr<Transport> mpi_;
+};
+
+}  // namespace grace::app

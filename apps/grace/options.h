@@ -1,0 +1,56 @@
+// Options that several commands share, and the small files they name.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "grace/base/result.h"
+#include "grace/cluster/cluster.h"
+#include "grace/plan/plan.h"
+#include "grace/text/tokenizer.h"
+
+namespace grace::app {
+
+// How a model is to be run; the same for eval, profile, run, bench and demo.
+struct EngineFlags {
+  std::string model;
+  std::string cluster = "1x1";
+  std::string transport;  // empty: mpi inside mpirun, else in_process
+  std::string dispatch = "per_device";
+  std::string dtype = "f32";
+  std::string plan;   // empty: vanilla
+  std::string hosts;  // an mpirun hostfile
+  int threads = 1;    // per rank
+  std::uint64_t seed = 0;
+  bool exact = false;
+};
+
+// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --exact, --hosts.
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// Lists of token ids: a JSON list of lists. Errors: io; invalid_input for anything else and for an id outside
+// [0, vocab_size).
+Result<std::vector<std::vector<std::int32_t>>> read_token_lists(const std::filesystem::path& path,
+                                                                int vocab_size);
+// One prompt a line: a JSON string, or an object with `text` or `prompt`; `kind`, where there is one, comes
+// along.
+struct Prompt {
+  std::string text, kind;
+};
+Result<std::vector<Prompt>> read_prompts(const std::filesystem::path& path);
+// The tokenizer of a model folder, or of a tokenizer.json.
+Result<Tokenizer> load_tokenizer(const std::filesystem::path& model);
+// The text of a file as token ids. Errors: also invalid_input, with the path, for bytes that are not UTF-8.
+Result<std::vector<std::int32_t>> read_and_encode(const Tokenizer& tokenizer,
+                                                  const std::filesystem::path& path);
+// Consecutive pieces of `length` ids; the last may be shorter.
+std::vector<std::vector<std::int32_t>> windows_of(const std::vector<std::int32_t>& ids, int length);
+// A cluster of the plan's shape, for commands that are given no other.
+Result<Cluster> cluster_of(const Plan& plan);
+// "a,b" -> a, b.
+std::vector<std::string> split_at_commas(const std::string& list);
+
+}  // namespace grace::app
