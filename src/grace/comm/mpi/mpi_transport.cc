@@ -46,6 +46,8 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 // So short that it is sent at once, whether or not anybody waits for it.
 constexpr std::size_t kMaxReasonBytes = 1000;
 constexpr std::chrono::milliseconds kTellTimeout{1000};
+// How long a rank with a fault waits for the others to hear of it: longer than a step usually takes.
+constexpr std::chrono::milliseconds kFaultTimeout{10000};
 enum Tag { kAnnouncementTag = 1, kPayloadTag = 2, kFaultTag = 3 };
 
 // What a rank tells each other rank before the payload.
@@ -92,8 +94,14 @@ class MpiTransport final : public Transport {
   }
 
   ~MpiTransport() override {
-    // Finalising waits for the others without a deadline, so all must be known to be here.
-    if (payload_pending_ || !all_have_come()) MPI_Abort(MPI_COMM_WORLD, 1);
+    // Finalising waits for the others without a deadline, so all must be known to be here. A process that
+    // leaves without it makes mpirun end the rest, and, unlike one that calls MPI_Abort, can still say what
+    // went wrong.
+    if (payload_pending_) return;
+    if (!all_have_come()) {
+      if (fault_.has_value()) return;
+      MPI_Abort(MPI_COMM_WORLD, 1);
+    }
     MPI_Finalize();
   }
 
@@ -236,7 +244,8 @@ class MpiTransport final : public Transport {
   bool all_have_come() {
     MPI_Request request = MPI_REQUEST_NULL;
     if (MPI_Ibarrier(control_, &request) != MPI_SUCCESS) return false;
-    const Clock::time_point deadline = Clock::now() + timeout_;
+    const Clock::time_point deadline =
+        Clock::now() + (fault_.has_value() ? std::min(timeout_, kFaultTimeout) : timeout_);
     for (;;) {
       int done = 0;
       if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;

@@ -13,8 +13,9 @@ namespace grace {
 bool inside_mpi();
 
 // Initialises MPI once for the process; the transport finalises it. Errors: unsupported when built without MPI; internal when MPI refuses.
-// abort() returns once the others are told. The destructor waits for the others to come to theirs, at most `timeout`, and then ends the whole job: so print
-// an error before you destroy the transport. One thread uses it, the one that made it.
+// abort() returns once the others are told. The destructor waits for the others to come to theirs (at most `timeout`, 10 s after a fault) and finalises MPI.
+// If they do not come: after a fault it leaves MPI as it is, and mpirun ends them when this process exits; without one it ends the whole job.
+// One thread uses it, the one that made it.
 Result<std::unique_ptr<Transport>> make_mpi_transport(int* argc, char*** argv, std::chrono::milliseconds timeout);
 
 }  // namespace grace
