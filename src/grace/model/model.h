@@ -102,7 +102,7 @@ Result<std::vector<ExpertWeights>> load_experts(const ModelConfig& config, const
                                                 MoeOrdinal layer, std::span<const ExpertId> experts);
 
 // Everything that is wrong with a folder, a line each, without reading weights: config, names, shapes, dtypes
-// of every tensor it needs.
+// of every tensor it needs. After a thousand lines, `and more`.
 std::vector<std::string> check_model(const std::filesystem::path& folder);
 
 }  // namespace grace
