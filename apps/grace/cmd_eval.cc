@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "context.h"
 #include "grace/runtime/generate.h"
@@ -18,7 +19,7 @@ constexpr int kWindowsPerStep = 8;
 struct Flags {
   EngineFlags engine;
   std::string text, token_ids, logits;
-  int context = 256;
+  std::optional<int> context;
   bool json = false;
 };
 
@@ -61,9 +62,6 @@ Result<Lists> lists_of(const Flags& flags, const ModelConfig& config) {
     return invalid_input("eval: give either --text FILE or --token-ids FILE");
   if (!flags.logits.empty() && flags.token_ids.empty())
     return invalid_input("eval: --logits needs --token-ids");
-  if (flags.context < 1 || flags.context > config.max_positions)
-    return invalid_input(
-        fmt::format("--context: {} is outside [1, {}]", flags.context, config.max_positions));
   if (flags.token_ids.empty()) {
     const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
     return Lists{GRACE_TRY(read_and_encode(tokenizer, flags.text))};
@@ -88,6 +86,7 @@ Status write_logits(const std::string& path, const std::vector<std::vector<float
 
 Result<int> eval(const Flags& flags, const Context& context) {
   const Job job = GRACE_TRY(prepare_job(flags.engine));
+  const int window = GRACE_TRY(context_of(flags.context, job.config.max_positions));
   const Lists lists = GRACE_TRY(lists_of(flags, job.config));
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));
   Outcome outcome;
@@ -107,7 +106,7 @@ Result<int> eval(const Flags& flags, const Context& context) {
     for (const auto& ids : lists) {
       if (ids.size() < 2) continue;
       const ScoreResult score =
-          GRACE_TRY(grace::score(*engine, transport, ids, flags.context, kWindowsPerStep, report));
+          GRACE_TRY(grace::score(*engine, transport, ids, window, kWindowsPerStep, report));
       if (!keep) continue;
       outcome.log_sum += std::log(score.perplexity) * static_cast<double>(score.tokens);
       outcome.tokens += score.tokens;
@@ -127,10 +126,9 @@ Result<int> eval(const Flags& flags, const Context& context) {
   if (outcome.tokens == 0) return invalid_input("eval: fewer than two tokens, nothing to score");
   const double perplexity = std::exp(outcome.log_sum / static_cast<double>(outcome.tokens));
   if (flags.json)
-    print_json({{"perplexity", perplexity}, {"tokens", outcome.tokens}, {"context", flags.context}});
+    print_json({{"perplexity", perplexity}, {"tokens", outcome.tokens}, {"context", window}});
   else
-    print(fmt::format("perplexity {:.4f} over {} tokens, context {}\n", perplexity, outcome.tokens,
-                      flags.context));
+    print(fmt::format("perplexity {:.4f} over {} tokens, context {}\n", perplexity, outcome.tokens, window));
   return 0;
 }
 

@@ -15,19 +15,18 @@ namespace {
 struct Flags {
   EngineFlags engine;
   std::string text, token_ids, out, phase = "prefill";
-  int context = 256, max_new_tokens = 0;
+  std::optional<int> context;
+  int max_new_tokens = 0;
   bool json = false;
 };
 
 Result<std::vector<std::vector<std::int32_t>>> sequences_of(const Flags& flags, const ModelConfig& config) {
   if (flags.text.empty() == flags.token_ids.empty())
     return invalid_input("profile: give either --text FILE or --token-ids FILE");
-  if (flags.context < 1 || flags.context > config.max_positions)
-    return invalid_input(
-        fmt::format("--context: {} is outside [1, {}]", flags.context, config.max_positions));
+  const int window = GRACE_TRY(context_of(flags.context, config.max_positions));
   if (flags.token_ids.empty()) {
     const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
-    return windows_of(GRACE_TRY(read_and_encode(tokenizer, flags.text)), flags.context);
+    return windows_of(GRACE_TRY(read_and_encode(tokenizer, flags.text)), window);
   }
   auto lists = GRACE_TRY(read_token_lists(flags.token_ids, config.vocab_size));
   for (std::size_t i = 0; i < lists.size(); ++i)

@@ -48,6 +48,11 @@ int parse_and_run(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::CallForVersion& version) {
     return app.exit(version);
+  } catch (const CLI::RequiredError& error) {  // an unknown command's too, which it does not name
+    const bool unknown = app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-';
+    if (unknown)
+      return complain(std::string("'") + argv[1] + "' is no command; grace --help lists them", kImpossible);
+    return complain(error.what(), kImpossible);
   } catch (const CLI::ParseError& error) {
     return complain(error.what(), kImpossible);
   }

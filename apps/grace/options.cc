@@ -98,6 +98,12 @@ std::vector<std::vector<std::int32_t>> windows_of(const std::vector<std::int32_t
   return windows;
 }
 
+Result<int> context_of(std::optional<int> asked, int max_positions) {
+  const int context = asked.value_or(std::min(256, max_positions));
+  if (context >= 1 && context <= max_positions) return context;
+  return invalid_input(fmt::format("--context: {} is outside [1, {}]", context, max_positions));
+}
+
 Result<Cluster> cluster_of(const Plan& plan) {
   Cluster cluster = GRACE_TRY(parse_cluster("1x1"));
   const Device device = cluster.devices_of_node.at(0).at(0);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ Result<std::vector<std::int32_t>> read_and_encode(const Tokenizer& tokenizer,
                                                   const std::filesystem::path& path);
 // Consecutive pieces of `length` ids; the last may be shorter.
 std::vector<std::vector<std::int32_t>> windows_of(const std::vector<std::int32_t>& ids, int length);
+// Tokens of a window: what was asked for, else 256 or as many as the model has positions. Errors:
+// invalid_input outside [1, max_positions].
+Result<int> context_of(std::optional<int> asked, int max_positions);
 // A cluster of the plan's shape, for commands that are given no other.
 Result<Cluster> cluster_of(const Plan& plan);
 // "a,b" -> a, b.

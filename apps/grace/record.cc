@@ -81,25 +81,32 @@ RunSummary summarise(const RunRecord& record) {
   const std::size_t steps = ranks > 0 ? record.steps[0].size() : 0;
   const std::size_t layers = steps > 0 ? record.steps[0][0].size() : 0;
   if (layers == 0) return sum;
+  for (std::size_t step = 0; step < steps; ++step) {
+    double exchange = 0, longest_wait = 0, shortest_wait = std::numeric_limits<double>::max(), whole = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      LayerCounters all;  // times only
+      for (const LayerCounters& one : record.steps[rank][step]) {
+        sum.dispatch += one.dispatch;
+        sum.combine += one.combine;
+        all.dispatch_s += one.dispatch_s + one.combine_s;
+        all.wait_s += one.wait_s;
+        all.gate_s += one.gate_s + one.experts_s;
+      }
+      exchange = std::max(exchange, all.dispatch_s);
+      longest_wait = std::max(longest_wait, all.wait_s);
+      shortest_wait = std::min(shortest_wait, all.wait_s);
+      whole = std::max(whole, all.gate_s + all.dispatch_s);
+    }
+    sum.all_to_all_s += exchange;
+    sum.idle_s += longest_wait - shortest_wait;
+    sum.moe_s += whole;
+  }
   sum.load_max_over_mean = 0;
   for (std::size_t layer = 0; layer < layers; ++layer) {
     std::vector<std::int64_t> load(ranks, 0);
-    for (std::size_t step = 0; step < steps; ++step) {
-      double exchange = 0, longest_wait = 0, shortest_wait = std::numeric_limits<double>::max(), whole = 0;
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const LayerCounters& one = record.steps[rank][step][layer];
-        sum.dispatch += one.dispatch;
-        sum.combine += one.combine;
-        load[rank] += one.assignments;
-        exchange = std::max(exchange, one.dispatch_s + one.combine_s);
-        longest_wait = std::max(longest_wait, one.wait_s);
-        shortest_wait = std::min(shortest_wait, one.wait_s);
-        whole = std::max(whole, one.gate_s + one.dispatch_s + one.experts_s + one.combine_s);
-      }
-      sum.all_to_all_s += exchange;
-      sum.idle_s += longest_wait - shortest_wait;
-      sum.moe_s += whole;
-    }
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      for (std::size_t step = 0; step < steps; ++step)
+        load[rank] += record.steps[rank][step][layer].assignments;
     std::int64_t total = 0;
     for (const std::int64_t value : load) total += value;
     const double mean = static_cast<double>(total) / static_cast<double>(ranks);

@@ -28,8 +28,9 @@ struct RunRecord {
   double wall_s() const { return prefill_s + decode_s; }
 };
 
-// Sums over steps and layers. Times are those of the critical path: in each step and layer, the slowest
-// rank's.
+// Sums over steps and layers. Times are those of the critical path: in each step, the slowest rank's over all
+// layers. idle: how much longer the rank that waited most was inside the exchanges than the one that waited
+// least.
 struct RunSummary {
   LevelBytes dispatch, combine;
   double all_to_all_s = 0, idle_s = 0, moe_s = 0;

@@ -1,0 +1,189 @@
+"""The command line's promises: exit codes, one-line errors, the shape of its JSON (arguments: program, source folder)."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
+FIXTURE = SOURCE / "tests/fixtures/olmoe/bf16_published"
+DEMO = SOURCE / "models/demo"
+COMMANDS = ("demo", "tokenize", "eval", "profile", "plan", "run", "bench", "report", "check")
+IDS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11, 12], [3, 3, 1]]
+
+
+def grace(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name: str) -> pathlib.Path:
+        return pathlib.Path(self.folder.name) / name
+
+    def written(self, name: str, content) -> pathlib.Path:
+        path = self.path(name)
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return path
+
+    def succeeds(self, *arguments) -> str:
+        done = grace(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), arguments)
+        return done.stdout
+
+    def refuses(self, *arguments, saying: str):
+        done = grace(*arguments)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), (arguments, done.stderr))
+        self.assertRegex(done.stderr, r"\Agrace: [^\n]*\n\Z")
+        self.assertIn(saying, done.stderr)
+
+
+class TheProgram(CommandLine):
+    def test_tells_its_version(self):
+        self.assertRegex(self.succeeds("--version"), r"\Agrace \d+\.\d+\.\d+\n\Z")
+
+    def test_helps_with_an_example_for_every_command(self):
+        for command in COMMANDS:
+            text = self.succeeds(command, "--help")
+            self.assertIn("Example:", text)
+            self.assertIn(f"grace {command}", text)
+
+    def test_refuses_what_it_does_not_know(self):
+        self.refuses(saying="subcommand")
+        self.refuses("dance", saying="dance")
+        self.refuses("check", saying="FILE")
+        self.refuses("run", FIXTURE, "--prompt", "x", "--bogus", saying="--bogus")
+
+
+class Running(CommandLine):
+    def setUp(self):
+        super().setUp()
+        if not (FIXTURE / "model.safetensors").exists():
+            self.skipTest("the fixture is not there")
+        self.ids = self.written("ids.json", IDS)
+
+    def run_ids(self, *arguments) -> list:
+        text = self.succeeds("run", FIXTURE, "--token-ids", self.ids, "--max-new-tokens", 3, "--ignore-eos", "--json", *arguments)
+        outputs = json.loads(text)["outputs"]
+        self.assertEqual([set(entry) for entry in outputs], [{"token_ids", "text"}] * len(IDS))
+        self.assertTrue(all(entry["text"] is None and len(entry["token_ids"]) == 3 for entry in outputs))
+        return [entry["token_ids"] for entry in outputs]
+
+    def test_gives_the_same_ids_for_every_cluster_and_dispatch(self):
+        alone = self.run_ids()
+        for cluster in ("1x2", "1x3", "2x2"):
+            for dispatch in ("flat", "per_device"):
+                self.assertEqual(self.run_ids("--cluster", cluster, "--dispatch", dispatch), alone)
+
+    def test_profiles_plans_runs_reports_and_checks(self):
+        trace, plan, record, page = map(self.path, ("t.safetensors", "p.json", "r.jsonl", "page.html"))
+        for phase in ("decode", "both", "prefill"):
+            made = json.loads(self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--phase", phase, "--out", trace, "--json"))
+            self.assertEqual(made["phase"], phase)
+        self.assertEqual((made["tokens"], made["sequences"]), (15, 4))
+        again = self.path("again.safetensors")
+        self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--out", again, "--cluster", "1x3")
+        self.assertEqual(trace.read_bytes(), again.read_bytes())
+        planned = json.loads(self.succeeds("plan", "--trace", trace, "--cluster", "2x2", "--strategy", "grace", "--out", plan, "--json"))
+        self.assertLessEqual({"affinity_kept", "affinity_kept_by_random_groups", "copies", "layers"}, set(planned))
+        self.assertEqual(self.run_ids("--cluster", "2x2", "--plan", plan, "--record", record), self.run_ids())
+        self.succeeds("report", "--trace", trace, "--plan", plan, "--run", record, "--html", page, "--json")
+        self.assertNotIn("http", page.read_text())
+        self.assertEqual(self.succeeds("check", plan, trace, FIXTURE, "--model", FIXTURE).count("OK"), 3)
+
+    def test_refuses_a_plan_for_another_cluster(self):
+        trace, plan = self.path("t.safetensors"), self.path("p.json")
+        self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--out", trace)
+        self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "vanilla", "--out", plan)
+        self.refuses("run", FIXTURE, "--token-ids", self.ids, "--plan", plan, "--cluster", "2x2", saying="p.json")
+
+    def test_scores_and_writes_logits(self):
+        scored = json.loads(self.succeeds("eval", FIXTURE, "--token-ids", self.ids, "--context", 4, "--json"))
+        self.assertEqual(set(scored), {"perplexity", "tokens", "context"})
+        self.assertEqual((scored["tokens"], scored["context"]), (11, 4))
+        alone, spread = self.path("a.safetensors"), self.path("b.safetensors")
+        self.succeeds("eval", FIXTURE, "--token-ids", self.ids, "--logits", alone)
+        self.succeeds("eval", FIXTURE, "--token-ids", self.ids, "--logits", spread, "--cluster", "1x3")
+        self.assertEqual(alone.read_bytes(), spread.read_bytes())
+        size = int.from_bytes(alone.read_bytes()[:8], "little")
+        header = json.loads(alone.read_bytes()[8:8 + size])
+        vocabulary = json.loads((FIXTURE / "config.json").read_text())["vocab_size"]
+        self.assertEqual(header["logits_3"]["shape"], [3, vocabulary])
+        self.assertEqual(header["logits_3"]["dtype"], "F32")
+
+    def test_benches_and_replaces_only_its_own_section(self):
+        page = self.written("b.md", b"# Page\n\nkeep\n\n<!-- section a -->\nold\n<!-- end a -->\n\ntail\n")
+        common = ("bench", FIXTURE, "--strategies", "vanilla", "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 2, "--cluster", "1x2")
+        measured = json.loads(self.succeeds(*common, "--section", "a", "--write", page, "--json"))
+        self.assertTrue(measured["same_text"])
+        self.assertEqual(measured["strategies"][0]["strategy"], "vanilla")
+        text = page.read_text()
+        self.assertTrue(text.startswith("# Page\n\nkeep\n\n<!-- section a -->\n") and text.endswith("<!-- end a -->\n\ntail\n"))
+        self.assertNotIn("old", text)
+        self.refuses("bench", FIXTURE, "--strategies", "vanilla,grace", saying="--plan")
+
+    def test_refuses_the_impossible(self):
+        run = ("run", FIXTURE, "--token-ids", self.ids)
+        self.refuses(*run, "--cluster", "0x2", saying="0x2")
+        self.refuses(*run, "--transport", "pigeon", saying="pigeon")
+        self.refuses(*run, "--dispatch", "nowhere", saying="nowhere")
+        self.refuses(*run, "--dtype", "fp4", saying="fp4")
+        self.refuses(*run, "--threads", 0, saying="0 is outside [1, 1024]")
+        self.refuses(*run, "--max-new-tokens", 0, saying="0 is less than 1")
+        self.refuses(*run, "--top-p", 2, saying="2 is outside (0, 1]")
+        self.refuses(*run, "--prompt", "x", saying="--token-ids")
+        self.refuses("run", self.path("none"), "--token-ids", self.ids, saying="none")
+        self.refuses("run", FIXTURE, "--token-ids", self.written("big.json", [[1, 10**9]]), saying="1000000000 is outside [0, ")
+        self.refuses("run", FIXTURE, "--token-ids", self.written("flat.json", [1, 2]), saying="entry 0")
+        self.refuses("run", FIXTURE, "--token-ids", self.written("broken.json", b"[[1,"), saying="broken.json")
+        self.refuses("eval", FIXTURE, "--token-ids", self.ids, "--context", 0, saying="--context")
+        self.refuses("profile", FIXTURE, "--token-ids", self.ids, "--phase", "noon", "--out", self.path("t"), saying="noon")
+        self.refuses("demo", "--model", self.path("none"), saying="demo model")
+
+
+class Checking(CommandLine):
+    def finds(self, path, saying: str):
+        done = grace("check", path)
+        self.assertEqual((done.returncode, done.stderr), (2, ""))
+        self.assertRegex(done.stdout, r"\A[^\n]+\n\Z")
+        self.assertIn(saying, done.stdout)
+        listed = grace("check", path, "--json")
+        self.assertEqual(listed.returncode, 2)
+        self.assertEqual(len(json.loads(listed.stdout)[0]["problems"]), 1)
+
+    def test_names_what_is_wrong_in_one_line(self):
+        self.finds(self.path("none.json"), saying="no such file")
+        self.finds(self.written("short.safetensors", b"\x10\0\0"), saying="short.safetensors")
+        self.finds(self.written("lies.safetensors", b"\xff\xff\0\0\0\0\0\0{}"), saying="lies.safetensors")
+        self.finds(self.written("empty", b""), saying="empty")
+        self.finds(self.written("list.json", []), saying="not an object")
+        self.finds(self.written("other.json", {"a": 1}), saying="neither a plan")
+        self.finds(self.written("plan.json", {"layers": []}), saying="plan.json")
+        self.finds(self.written("cluster.json", {"nodes": 3}), saying="cluster.json")
+
+
+class Tokenizing(CommandLine):
+    def setUp(self):
+        super().setUp()
+        if not (DEMO / "tokenizer.json").exists():
+            self.skipTest("models/demo is not there")
+
+    def test_turns_text_into_ids_and_back(self):
+        text = "def f(x):\n\treturn x  # \u65e5\u672c \U0001f600\n"
+        ids = self.written("ids.json", self.succeeds("tokenize", DEMO, "--text", self.written("t.txt", text.encode())).encode())
+        self.assertEqual(set(json.loads(ids.read_text())), {"token_ids"})
+        self.assertEqual(json.loads(self.succeeds("tokenize", DEMO / "tokenizer.json", "--decode", ids)), {"text": text})
+
+    def test_refuses_bytes_that_are_not_utf8_and_foreign_ids(self):
+        self.refuses("tokenize", DEMO, "--text", self.written("bad.txt", b"ab\xffc"), saying="byte 2")
+        self.refuses("tokenize", DEMO, "--decode", self.written("ids.json", [1, -1]), saying="-1 is outside [0, ")
+        self.refuses("tokenize", DEMO, saying="--text")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
