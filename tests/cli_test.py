@@ -125,7 +125,7 @@ class Running(CommandLine):
         text = page.read_text()
         self.assertTrue(text.startswith("# Page\n\nkeep\n\n<!-- section a -->\n") and text.endswith("<!-- end a -->\n\ntail\n"))
         self.assertNotIn("old", text)
-        self.refuses("bench", FIXTURE, "--strategies", "vanilla,grace", saying="--plan")
+        self.refuses("bench", FIXTURE, "--strategies", "vanilla,grace", "--prefill", 3, "--decode", 2, saying="--plan")
 
     def test_refuses_the_impossible(self):
         run = ("run", FIXTURE, "--token-ids", self.ids)
