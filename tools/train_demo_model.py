@@ -46,7 +46,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ALLOCATOR)
     args.work_dir.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)
-    recipe = Recipe(processes=args.processes, seed=args.seed)
+    recipe = Recipe(processes=args.processes, seed=args.seed, balance_coefficient=args.balance)
     if args.stage in ("prepare", "all"):
         prepare(args.work_dir, args.out)
     if args.stage in ("train", "all"):
@@ -71,6 +71,8 @@ def parse_arguments() -> argparse.Namespace:
                         help="length of this `train` (default: %(default)s); SIGTERM ends it early, with a checkpoint")
     parser.add_argument("--decay-steps", type=int, default=800,
                         help="steps of decay before the export; 0 for none (default: %(default)s)")
+    parser.add_argument("--balance", type=float, default=Recipe.balance_coefficient, metavar="COEFFICIENT",
+                        help="of the load-balancing loss; lower gives experts of clearer kinds and less even loads (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="one per core (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
