@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "grace/base/rng.h"
@@ -119,11 +120,10 @@ TEST(ADispatchMessage, OfTheCorpusIsReadOrRefused) {
   for (const auto& entry :
        std::filesystem::directory_iterator(GRACE_SOURCE_DIR "/fuzz/corpus/dispatch_message")) {
     const std::string text = read_text(entry.path()).value();
-    std::vector<std::byte> bytes(text.size());
-    std::memcpy(bytes.data(), text.data(), text.size());
     std::vector<IncomingAssignment> assignments;
     const bool good = entry.path().filename().string().starts_with("good");
-    EXPECT_EQ(unpack_dispatch(bytes, 0, 2, 6, assignments).ok(), good) << entry.path();
+    EXPECT_EQ(unpack_dispatch(std::as_bytes(std::span(text)), 0, 2, 6, assignments).ok(), good)
+        << entry.path();
     ++files;
   }
   EXPECT_GE(files, 4);
