@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 
-#include <csignal>
 #include <numeric>
 
 #include "grace/model/model.h"
