@@ -16,7 +16,9 @@ using Grouping = std::vector<int>;
 
 // Spectral clustering (Ng, Jordan & Weiss, 2001) of the sub-matrix of `experts` into k groups, sizes free but
 // none empty when experts.size() >= k: symmetric normalised Laplacian, the k smallest eigenvectors, rows
-// normalised, k-means from deterministic farthest-point seeds; ties to the lower id. No affinity at all (an
+// normalised, k-means from deterministic farthest-point seeds. The first seed is free in the method: up to 64
+// experts are tried by descending degree, and the start whose groups keep most affinity over random groups of
+// their sizes wins; ties to the lower id. No affinity at all (an
 // all-zero layer): contiguous blocks. With fewer experts than k: one each, the rest empty. On tie-free input
 // the groups and their order do not depend on how experts are numbered. REQUIRES: k >= 1.
 Grouping spectral_groups(const LayerStats& stats, std::span<const ExpertId> experts, int k);
