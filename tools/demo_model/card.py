@@ -88,11 +88,17 @@ def _training(results: Results) -> str:
 {tokens / 1e6:.1f} M tokens ({available / 1e6:.1f} M available: {amounts}) in {progress.seconds / 60:.0f} minutes on two CPU cores,
 {tokens / progress.seconds:,.0f} tokens/s. Sequences of {recipe.context} tokens of one kind each, kinds in turn, {recipe.sequences_per_step} sequences a step.
 Adam ({recipe.learning_rate:g} after {recipe.warmup_steps} steps of warm-up{decay}), gradient norm clipped to {recipe.clip:g},
-initial standard deviation {recipe.init_std:g}, load-balancing loss {recipe.balance_coefficient:g} per layer, products in bf16, weights in f32.
+initial standard deviation {recipe.init_std:g}, load-balancing loss {_balance_in_words(progress)} per layer, products in bf16, weights in f32.
 
 ![training loss](loss.svg)
 
 {_table(["step", "tokens", "training loss"], rows)}"""
+
+
+def _balance_in_words(progress: Progress) -> str:
+    """`0.001`, or `0.001, from step 2,473 on 0.0002`."""
+    (_, first), *later = progress.balance
+    return f"{first:g}" + "".join(f", from step {step:,} on {coefficient:g}" for step, coefficient in later)
 
 
 def _quality(results: Results) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +100,11 @@ class Progress:
     sequences: int = 0
     seconds: float = 0.0
     decay_start: int = 0
+    balance: list[tuple[int, float]] = field(default_factory=list)  # from which step on, which coefficient
+
+    def note_balance(self, coefficient: float) -> None:
+        if not self.balance or self.balance[-1][1] != coefficient:
+            self.balance.append((self.step, coefficient))
 
 
 def learning_rate(recipe: Recipe, progress: Progress) -> float:
@@ -138,6 +143,7 @@ def train(recipe: Recipe, tokens: dict[str, np.ndarray], resume: Path, checkpoin
     else:
         memory.initialise(recipe)
         progress, log = Progress(), []
+    progress.note_balance(recipe.balance_coefficient)
     if recipe.decay_steps and not progress.decay_start:
         progress.decay_start = progress.step
     context = mp.get_context("spawn")
