@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 
+WINDOW = 256
 SHARE, RATIO = 0.40, 1.6
 
 
@@ -33,17 +34,18 @@ def layers_of(trace: pathlib.Path) -> list[list[tuple[int, ...]]]:
     return [[tuple(ids[(t * layers + layer) * top:(t * layers + layer + 1) * top]) for t in range(tokens)] for layer in range(layers)]
 
 
-def record(program: str, model: pathlib.Path, part: str, folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    traces, windows = {}, {}
+def record(program: str, model: pathlib.Path, part: str, folder: pathlib.Path) -> tuple[pathlib.Path, dict[str, slice]]:
+    """A trace of all texts of a part, and which of its tokens are whose."""
+    sequences, tokens_of_kind, first = [], {}, 0
     for text in sorted((model / "heldout" / part).glob("*.txt")):
         ids = json.loads(run(program, "tokenize", str(model), "--text", str(text)))["token_ids"]
-        windows[text.stem] = [ids[i:i + 256] for i in range(0, len(ids), 256)]
-    windows["all"] = list(itertools.chain(*windows.values()))
-    for kind, sequences in windows.items():
-        ids, traces[kind] = folder / f"{part}-{kind}.json", folder / f"{part}-{kind}.safetensors"
-        ids.write_text(json.dumps(sequences))
-        run(program, "profile", str(model), "--token-ids", str(ids), "--out", str(traces[kind]))
-    return traces
+        sequences += [ids[i:i + WINDOW] for i in range(0, len(ids), WINDOW)]
+        tokens_of_kind[text.stem] = slice(first, first + len(ids))
+        first += len(ids)
+    ids_file, trace = folder / f"{part}.json", folder / f"{part}.safetensors"
+    ids_file.write_text(json.dumps(sequences))
+    run(program, "profile", str(model), "--token-ids", str(ids_file), "--out", str(trace))
+    return trace, tokens_of_kind
 
 
 def busiest_quarter(tokens: list[tuple[int, ...]], experts: int) -> float:
@@ -70,20 +72,21 @@ def main() -> int:
     experts = json.loads((model / "config.json").read_text())["num_experts"]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        planned, judged = record(program, model, "profile", folder), record(program, model, "judge", folder)
-        skewed = {}
-        for kind, trace in judged.items():
-            shares = [busiest_quarter(tokens, experts) for tokens in layers_of(trace)]
-            skewed[kind] = sum(share >= SHARE for share in shares) / len(shares)
+        profiled, _ = record(program, model, "profile", folder)
+        judging, tokens_of_kind = record(program, model, "judge", folder)
+        judged = layers_of(judging)
+        most_skewed = 0.0
+        for kind, tokens in tokens_of_kind.items():
+            shares = [busiest_quarter(layer[tokens], experts) for layer in judged]
+            most_skewed = max(most_skewed, sum(share >= SHARE for share in shares) / len(shares))
             print(f"{kind}: the busiest quarter takes {min(shares):.0%} to {max(shares):.0%} over layers")
         plan = folder / "plan.json"
-        run(program, "plan", "--trace", str(planned["all"]), "--cluster", "2x2", "--strategy", "grace", "--out", str(plan))
+        run(program, "plan", "--trace", str(profiled), "--cluster", "2x2", "--strategy", "grace", "--out", str(plan))
         plan_layers = json.loads(plan.read_text())["layers"]
-        ratios = [kept_over_random(tokens, layer["devices"], experts) for tokens, layer in zip(layers_of(judged["all"]), plan_layers)]
+        ratios = [kept_over_random(tokens, layer["devices"], experts) for tokens, layer in zip(judged, plan_layers, strict=True)]
         ratio = sum(ratios) / len(ratios)
         print(f"grace's groups keep {ratio:.2f} times the affinity of random groups ({min(ratios):.2f} to {max(ratios):.2f} over layers)")
-    one_kind = any(share >= 0.5 for kind, share in skewed.items() if kind != "all")
-    return 0 if one_kind and ratio >= RATIO else 1
+    return 0 if most_skewed >= 0.5 and ratio >= RATIO else 1
 
 
 if __name__ == "__main__":

@@ -230,7 +230,15 @@ Json json_of(const std::vector<Measured>& all, const Flags& flags, const Job& jo
           {"strategies", list}};
 }
 
-Status write_section(const Flags& flags, const Job& job, const std::vector<Measured>& all) {
+// The words that were typed, so that a reader can type them again.
+std::string command_line(const Context& context) {
+  std::string line = "./run grace";
+  for (int i = 1; i < context.argc; ++i) line += fmt::format(" {}", context.argv[i]);
+  return line;
+}
+
+Status write_section(const Flags& flags, const Job& job, const Context& context,
+                     const std::vector<Measured>& all) {
   std::string page;
   if (std::filesystem::exists(flags.write)) page = GRACE_TRY(read_text(flags.write));
   const std::string shared =
@@ -238,8 +246,8 @@ Status write_section(const Flags& flags, const Job& job, const std::vector<Measu
           ? "\nThe ranks share cores: times are no speed figures; bytes and loads are exact.\n"
           : "";
   const std::string body =
-      fmt::format("## {}\n\n`grace bench`: {}\nMachine: {}.\n{}\n{}", flags.section, options_line(flags, job),
-                  machine_name(), shared, report::markdown_table(table_of(all)));
+      fmt::format("## {}\n\n```\n{}\n```\n\n{}\nMachine: {}.\n{}\n{}", flags.section, command_line(context),
+                  options_line(flags, job), machine_name(), shared, report::markdown_table(table_of(all)));
   return write_text_atomically(flags.write, with_section(std::move(page), flags.section, body));
 }
 
@@ -251,7 +259,7 @@ Result<int> bench(const Flags& flags, const Context& context) {
   const std::vector<Plan> plans = GRACE_TRY(plans_of(ranks, job, flags));
   const std::vector<Measured> all = GRACE_TRY(measure(ranks, job, flags, plans, prompts));
   if (!ranks.speaks()) return 0;
-  if (!flags.write.empty()) GRACE_TRY(write_section(flags, job, all));
+  if (!flags.write.empty()) GRACE_TRY(write_section(flags, job, context, all));
   if (flags.json)
     print_json(json_of(all, flags, job));
   else
