@@ -1,9 +1,10 @@
 """Builds the small random OLMoE checkpoints of tests/fixtures/olmoe, with the logits transformers computes from them.
 
-    python tools/make_olmoe_fixtures.py [--out tests/fixtures/olmoe]
+    python tools/make_olmoe_fixtures.py [--out tests/fixtures/olmoe] [--shipped models/demo]
 
 Each folder is a model as people have it; `expected.safetensors` holds token_ids_0.. (i32 [T]) and logits_0.. (f32 [T, V]).
-Seeds are tried in order until no token is near a tie, in the routers or in the greedy choice, so that rounding cannot turn one.
+The folder `shipped` has the expected file alone: the model is the shipped one, the sequences are beginnings of its held-out prompts.
+Seeds (or prompts) are tried in order until no token is near a tie, in the routers or in the greedy choice, so that rounding cannot turn one.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, OlmoeConfig
 
 ROUTER_MARGIN = 1e-4  # of probability, between the last expert chosen and the first one not
+SHIPPED_ROUTER_MARGIN = 1e-5  # 64 experts lie closer together
 GREEDY_MARGIN = 1e-3
 LENGTHS = (17, 5, 11)
+SHIPPED_LENGTHS = (12, 4, 8)
 MAX_SEEDS = 200
 
 
@@ -193,10 +197,37 @@ def build(fixture: Fixture, folder: pathlib.Path, seed: int) -> tuple[float, flo
     return narrowest
 
 
+def write_shipped(model_folder: pathlib.Path, folder: pathlib.Path) -> tuple[float, float]:
+    """The expected logits of a trained model on the first of its prompts that keep clear of ties, each of another kind."""
+    model, tokenizer = reference(model_folder), Tokenizer.from_file(str(model_folder / "tokenizer.json"))
+    prompts = [json.loads(line) for line in (model_folder / "heldout/prompts.jsonl").read_text().splitlines()]
+    expected: dict[str, Tensor] = {}
+    narrowest, used = (1.0, 1.0), set()
+    for i, length in enumerate(SHIPPED_LENGTHS):
+        for prompt in prompts:
+            ids = torch.tensor(tokenizer.encode(prompt["text"]).ids[:length], dtype=torch.int32)
+            if prompt["kind"] in used or len(ids) < length:
+                continue
+            output = logits_of(model, ids)
+            router, greedy = margins(output, model.config.num_experts_per_tok)
+            if router > SHIPPED_ROUTER_MARGIN and greedy > GREEDY_MARGIN:
+                break
+        else:
+            sys.exit(f"{model_folder}: no prompt of {length} tokens keeps clear of ties")
+        used.add(prompt["kind"])
+        narrowest = (min(narrowest[0], router), min(narrowest[1], greedy))
+        expected |= {f"token_ids_{i}": ids, f"logits_{i}": output.logits[0].contiguous()}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(expected, folder / "expected.safetensors")
+    return narrowest
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "tests/fixtures/olmoe")
-    out = parser.parse_args().out
+    parser.add_argument("--shipped", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "models/demo")
+    args = parser.parse_args()
+    out = args.out
     for fixture in FIXTURES:
         for seed in range(MAX_SEEDS):
             router, greedy = build(fixture, out / fixture.name, seed)
@@ -206,6 +237,8 @@ def main() -> int:
             sys.exit(f"{fixture.name}: no seed below {MAX_SEEDS} keeps clear of ties")
         size = sum(file.stat().st_size for file in (out / fixture.name).iterdir())
         print(f"{fixture.name}: seed {seed}, router margin {router:.1e}, greedy margin {greedy:.1e}, {size} bytes")
+    router, greedy = write_shipped(args.shipped, out / "shipped")
+    print(f"shipped: router margin {router:.1e}, greedy margin {greedy:.1e}")
     return 0
 
 

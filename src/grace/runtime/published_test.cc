@@ -53,8 +53,8 @@ Result<std::vector<float>> run(Engine& engine, const std::vector<std::int32_t>& 
   return all;
 }
 
-void expect_equal_to_published(const std::filesystem::path& folder, int ranks) {
-  const std::vector<Example> examples = examples_of(folder);
+void expect_equal_to_published(const std::filesystem::path& folder, const std::vector<Example>& examples,
+                               int ranks) {
   ASSERT_FALSE(examples.empty());
   const ModelConfig config = read_model_config(folder).value();
   const Cluster cluster = parse_cluster("1x" + std::to_string(ranks)).value();
@@ -83,16 +83,17 @@ void expect_equal_to_published(const std::filesystem::path& folder, int ranks) {
   EXPECT_TRUE(status.ok()) << status.error().message;
 }
 
-TEST(AnEngine, GivesTheLogitsThatTransformersGives) {
-  const std::filesystem::path root = GRACE_SOURCE_DIR "/tests/fixtures/olmoe";
-  ASSERT_TRUE(std::filesystem::is_directory(root));
-  int folders = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    if (!std::filesystem::exists(entry.path() / "expected.safetensors")) continue;
-    for (const int ranks : {1, 3}) expect_equal_to_published(entry.path(), ranks);
-    ++folders;
-  }
-  EXPECT_GE(folders, 1);
+const std::filesystem::path kFixtures = GRACE_SOURCE_DIR "/tests/fixtures/olmoe";
+
+TEST(AnEngine, GivesTheLogitsThatTransformersGivesForSmallRandomModels) {
+  for (const char* name : {"bf16_published", "f16_shards", "f32_own_head", "bf16_fused"})
+    for (const int ranks : {1, 3})
+      expect_equal_to_published(kFixtures / name, examples_of(kFixtures / name), ranks);
+}
+
+TEST(AnEngine, GivesTheLogitsThatTransformersGivesForTheShippedModel) {
+  const std::vector<Example> examples = examples_of(kFixtures / "shipped");
+  for (const int ranks : {1, 3}) expect_equal_to_published(GRACE_SOURCE_DIR "/models/demo", examples, ranks);
 }
 
 }  // namespace
