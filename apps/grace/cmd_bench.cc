@@ -76,16 +76,7 @@ Result<Trace> profile_text(Ranks& ranks, const Job& job, const Flags& flags) {
   const Lists sequences(windows.begin() + half, windows.end());
   ProfileOptions options;
   options.source = flags.text;
-  std::optional<Trace> trace;
-  const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
-    const auto engine =
-        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {job.dispatch, true}));
-    Trace made = GRACE_TRY(profile_sequences(*engine, transport, sequences, options, {}));
-    if (ranks.keeps(transport)) trace = std::move(made);
-    return {};
-  });
-  if (!ran.ok()) return ran.error();
-  return std::move(*trace);
+  return profile_on_ranks(ranks, job, sequences, options);
 }
 
 // The plan of each strategy: vanilla needs none, --plan serves the strategy it was made by, the rest are

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "analysis.h"
@@ -75,19 +74,7 @@ Result<Trace> profile_all(Ranks& ranks, const Job& job, const std::vector<Kind>&
     sequences.insert(sequences.end(), kind.sequences.begin(), kind.sequences.end());
   ProfileOptions options;
   options.source = "heldout/profile";
-  std::optional<Trace> trace;
-  Progress progress("profile");
-  const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
-    const auto engine =
-        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {job.dispatch, true}));
-    std::function<void(std::int64_t, std::int64_t)> report;
-    if (transport.rank() == 0) report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
-    Trace made = GRACE_TRY(profile_sequences(*engine, transport, sequences, options, report));
-    if (ranks.keeps(transport)) trace = std::move(made);
-    return {};
-  });
-  if (!ran.ok()) return ran.error();
-  return std::move(*trace);
+  return profile_on_ranks(ranks, job, sequences, options);
 }
 
 // As many prompts of each kind as of any other, in the order of the file.

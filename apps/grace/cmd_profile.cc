@@ -44,31 +44,20 @@ Result<int> profile(const Flags& flags, const Context& context) {
   options.source = flags.text.empty() ? flags.token_ids : flags.text;
   const auto sequences = GRACE_TRY(sequences_of(flags, job.config));
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));
-  std::optional<Trace> trace;
-  Progress progress("profile");
-  const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
-    const auto engine =
-        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {job.dispatch, true}));
-    std::function<void(std::int64_t, std::int64_t)> report;
-    if (transport.rank() == 0) report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
-    Trace made = GRACE_TRY(profile_sequences(*engine, transport, sequences, options, report));
-    if (ranks.keeps(transport)) trace = std::move(made);
-    return {};
-  });
-  if (!ran.ok()) return ran.error();
+  const Trace trace = GRACE_TRY(profile_on_ranks(ranks, job, sequences, options));
   if (!ranks.speaks()) return 0;
-  GRACE_TRY(write_trace(flags.out, *trace));
+  GRACE_TRY(write_trace(flags.out, trace));
   if (flags.json)
     print_json({{"trace", flags.out},
-                {"tokens", trace->num_tokens()},
-                {"sequences", trace->num_sequences()},
-                {"moe_layers", trace->num_moe_layers()},
-                {"num_experts", trace->num_experts},
+                {"tokens", trace.num_tokens()},
+                {"sequences", trace.num_sequences()},
+                {"moe_layers", trace.num_moe_layers()},
+                {"num_experts", trace.num_experts},
                 {"phase", flags.phase},
-                {"hash", hash_of(*trace)}});
+                {"hash", hash_of(trace)}});
   else
-    print(fmt::format("{}: {} tokens in {} sequences, {} MoE layers, {}\n", flags.out, trace->num_tokens(),
-                      trace->num_sequences(), trace->num_moe_layers(), flags.phase));
+    print(fmt::format("{}: {} tokens in {} sequences, {} MoE layers, {}\n", flags.out, trace.num_tokens(),
+                      trace.num_sequences(), trace.num_moe_layers(), flags.phase));
   return 0;
 }
 

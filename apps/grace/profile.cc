@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "progress.h"
+
 namespace grace::app {
 namespace {
 
@@ -201,6 +203,24 @@ Result<Trace> profile_sequences(Engine& engine, Transport& transport,
     if (progress) progress(static_cast<std::int64_t>(end), static_cast<std::int64_t>(used.size()));
   }
   return gather(std::move(trace), transport, rows, shapes);
+}
+
+Result<Trace> profile_on_ranks(Ranks& ranks, const Job& job,
+                               const std::vector<std::vector<std::int32_t>>& sequences,
+                               const ProfileOptions& options) {
+  Trace trace;
+  Progress progress("profile");
+  const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
+    const auto engine =
+        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {job.dispatch, true}));
+    std::function<void(std::int64_t, std::int64_t)> report;
+    if (transport.rank() == 0) report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
+    Trace made = GRACE_TRY(profile_sequences(*engine, transport, sequences, options, report));
+    if (ranks.keeps(transport)) trace = std::move(made);
+    return {};
+  });
+  if (!ran.ok()) return ran.error();
+  return trace;
 }
 
 }  // namespace grace::app

@@ -10,6 +10,7 @@
 #include "grace/comm/transport.h"
 #include "grace/runtime/engine.h"
 #include "grace/trace/trace.h"
+#include "launch.h"
 
 namespace grace::app {
 
@@ -29,5 +30,11 @@ Result<Trace> profile_sequences(Engine& engine, Transport& transport,
                                 const std::vector<std::vector<std::int32_t>>& sequences,
                                 const ProfileOptions& options,
                                 const std::function<void(std::int64_t, std::int64_t)>& progress);
+
+// The same on all of `ranks`, over engines that serve the job's plan; shows its progress. Returns the whole
+// trace on every process.
+Result<Trace> profile_on_ranks(Ranks& ranks, const Job& job,
+                               const std::vector<std::vector<std::int32_t>>& sequences,
+                               const ProfileOptions& options);
 
 }  // namespace grace::app

@@ -1,4 +1,5 @@
-// Checks for faults of our own. GRACE_CHECK is always on; GRACE_AUDIT only in debug builds, for what is costly.
+// Checks for faults of our own. GRACE_CHECK is always on; GRACE_AUDIT only in debug builds, for what is
+// costly.
 #pragma once
 
 #include <string_view>

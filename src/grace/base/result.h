@@ -34,7 +34,8 @@ inline Error internal_error(std::string message) { return {ErrorKind::kInternal,
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : held_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit, so that `return x;` works
+  Result(T value)
+      : held_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit, so that `return x;` works
   Result(Error error) : held_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit, as above
 
   bool ok() const { return held_.index() == 0; }
@@ -55,7 +56,8 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : error_(std::move(error)), ok_(false) {}  // NOLINT: implicit, so that `return error;` works
+  Result(Error error)
+      : error_(std::move(error)), ok_(false) {}  // NOLINT: implicit, so that `return error;` works
 
   bool ok() const { return ok_; }
   void value() const { GRACE_CHECK(ok_, error_.message); }
@@ -71,10 +73,11 @@ using Status = Result<void>;
 
 }  // namespace grace
 
-// The value of a Result, or return its error from the enclosing function: `const Plan plan = GRACE_TRY(read_plan(path));`
-#define GRACE_TRY(expr)                                                \
-  __extension__({                                                      \
-    auto&& grace_try_result = (expr);                                  \
+// The value of a Result, or return its error from the enclosing function: `const Plan plan =
+// GRACE_TRY(read_plan(path));`
+#define GRACE_TRY(expr)                                                     \
+  __extension__({                                                           \
+    auto&& grace_try_result = (expr);                                       \
     if (!grace_try_result.ok()) return std::move(grace_try_result).error(); \
-    std::move(grace_try_result).value();                               \
+    std::move(grace_try_result).value();                                    \
   })

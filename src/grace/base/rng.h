@@ -7,7 +7,8 @@
 
 namespace grace {
 
-// xoshiro256** seeded by splitmix64 (Blackman & Vigna, 2018). Thread-compatible; copies continue the same stream.
+// xoshiro256** seeded by splitmix64 (Blackman & Vigna, 2018). Thread-compatible; copies continue the same
+// stream.
 class Rng {
  public:
   explicit Rng(std::uint64_t seed);

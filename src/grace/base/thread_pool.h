@@ -11,7 +11,8 @@
 
 namespace grace {
 
-// Thread-compatible: one caller at a time, who works along as thread 0. A body never starts another loop on the same pool.
+// Thread-compatible: one caller at a time, who works along as thread 0. A body never starts another loop on
+// the same pool.
 class ThreadPool {
  public:
   // REQUIRES: num_threads >= 1, the caller included.
@@ -22,8 +23,9 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(item, thread) once for each item of [0, count), items handed out in ascending order; returns when all are
-  // done. thread is in [0, num_threads()). What the bodies compute must not depend on which thread ran them.
+  // Calls body(item, thread) once for each item of [0, count), items handed out in ascending order; returns
+  // when all are done. thread is in [0, num_threads()). What the bodies compute must not depend on which
+  // thread ran them.
   void for_each(std::size_t count, const std::function<void(std::size_t item, int thread)>& body);
 
  private:

@@ -4,16 +4,13 @@
 
 #include <iterator>
 
+#include "grace/base/limits.h"
 #include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
-#include "grace/plan/limits.h"
 #include "grace/plan/plan.h"
 
 namespace grace {
 namespace {
-
-using plan_limits::kMaxDecoderLayer;
-using plan_limits::kMaxExperts;
 
 constexpr std::int64_t kFormatVersion = 1;
 constexpr std::string_view kNumbering = "moe_ordinal";

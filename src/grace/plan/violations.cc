@@ -1,34 +1,16 @@
 // What makes a plan sound: the one oracle of tests, readers and `grace check`.
-#include <fmt/format.h>
-
 #include <cmath>
 #include <cstdint>
 
+#include "grace/base/findings.h"
+#include "grace/base/limits.h"
 #include "grace/files/json_file.h"
-#include "grace/plan/limits.h"
 #include "grace/plan/plan.h"
 
 namespace grace {
 namespace {
 
-using plan_limits::kMaxDecoderLayer;
-using plan_limits::kMaxExperts;
-
 constexpr std::size_t kMaxLines = 100;  // a plan with more faults is another thing altogether
-
-class Findings {
- public:
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    if (!full()) lines_.push_back(fmt::format(format, std::forward<Args>(args)...));
-  }
-  bool full() const { return lines_.size() >= kMaxLines; }
-  bool empty() const { return lines_.empty(); }
-  std::vector<std::string> take() { return std::move(lines_); }
-
- private:
-  std::vector<std::string> lines_;
-};
 
 // A JSON file can hold nothing else.
 bool is_utf8(const std::string& text) {
@@ -180,13 +162,13 @@ void check_slots(const Plan& plan, const Cluster& cluster, Findings& found) {
 }  // namespace
 
 std::vector<std::string> violations(const Plan& plan) {
-  Findings found;
+  Findings found(kMaxLines);
   check_plan(plan, found);
   return found.take();
 }
 
 std::vector<std::string> violations(const Plan& plan, const Cluster& cluster) {
-  Findings found;
+  Findings found(kMaxLines);
   check_plan(plan, found);
   if (!found.empty()) return found.take();
   std::vector<int> devices_per_node;

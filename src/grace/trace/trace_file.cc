@@ -7,16 +7,13 @@
 #include <optional>
 
 #include "grace/base/check.h"
+#include "grace/base/limits.h"
 #include "grace/files/json_file.h"
 #include "grace/files/safetensors.h"
-#include "grace/trace/limits.h"
 #include "grace/trace/trace.h"
 
 namespace grace {
 namespace {
-
-using trace_limits::kMaxDecoderLayer;
-using trace_limits::kMaxExperts;
 
 constexpr std::string_view kFormatVersion = "1";
 constexpr int kMaxExpertsOfU8 = 255;  // 255 itself stands for "not routed"

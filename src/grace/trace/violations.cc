@@ -1,34 +1,16 @@
 // What makes a trace sound: the one oracle of tests, readers and `grace check`.
-#include <fmt/format.h>
-
 #include <cmath>
 #include <string_view>
 
-#include "grace/trace/limits.h"
+#include "grace/base/findings.h"
+#include "grace/base/limits.h"
 #include "grace/trace/trace.h"
 
 namespace grace {
 namespace {
 
-using trace_limits::kMaxDecoderLayer;
-using trace_limits::kMaxExperts;
-
 constexpr std::size_t kMaxLines = 20;  // a wrong reader makes every token wrong
 constexpr float kLargestF16 = 65'504;
-
-class Findings {
- public:
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    if (!full()) lines_.push_back(fmt::format(format, std::forward<Args>(args)...));
-  }
-  bool full() const { return lines_.size() >= kMaxLines; }
-  bool empty() const { return lines_.empty(); }
-  std::vector<std::string> take() { return std::move(lines_); }
-
- private:
-  std::vector<std::string> lines_;
-};
 
 void check_head(const Trace& trace, Findings& found) {
   if (trace.num_experts < 1 || trace.num_experts > kMaxExperts)
@@ -119,7 +101,7 @@ void check_weights(const Trace& trace, std::size_t per_token, Findings& found) {
 }  // namespace
 
 std::vector<std::string> violations(const Trace& trace) {
-  Findings found;
+  Findings found(kMaxLines);
   check_head(trace, found);
   check_sequences(trace, found);
   if (!found.empty()) return found.take();
