@@ -16,7 +16,8 @@ struct Id {
   constexpr explicit Id(Int v) : value(v) {}
   // As an index into an array over all ids. REQUIRES: value >= 0.
   constexpr std::size_t idx() const { return static_cast<std::size_t>(value); }
-  constexpr auto operator<=>(const Id&) const = default;
+  constexpr auto operator<=>(const Id&) const =
+      default;  // NOLINT(modernize-use-nullptr): <=> compares with 0
 };
 
 using ExpertId = Id<struct ExpertTag>;  // logical expert, [0, E) within its layer

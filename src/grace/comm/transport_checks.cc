@@ -13,7 +13,8 @@ using Bytes = std::vector<std::byte>;
 
 // What `from` sends to `to` in round `round`: known to both ends, so that every byte can be compared.
 Bytes content(int from, int to, int round, std::size_t bytes) {
-  Rng rng = Rng(static_cast<std::uint64_t>(round) + 1).fork(static_cast<std::uint64_t>(from * 1000 + to));
+  Rng rng = Rng(static_cast<std::uint64_t>(round) + 1)
+                .fork(static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(to));
   Bytes out(bytes);
   for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
     const std::uint64_t word = rng.next();
@@ -56,8 +57,7 @@ Status check_all_to_all(Transport& t, int round, Bytes& received,
     offsets.push_back(send.size());
   }
   const std::vector<std::int64_t> before = t.bytes_sent_to();
-  const Status done = t.all_to_all(send, offsets, received, received_offsets);
-  if (!done.ok()) return done;
+  GRACE_TRY(t.all_to_all(send, offsets, received, received_offsets));
   if (received_offsets.size() != static_cast<std::size_t>(t.size()) + 1 ||
       received_offsets.back() != received.size())
     return internal_error("all_to_all: offsets do not fit what was received");

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxShownBytes = 80;
 
 // Builds the value itself rather than through nlohmann's own builder, which keeps the last of two equal keys
 // in silence and searches all earlier keys for each new one.
-class Builder : public nlohmann::json_sax<Json> {
+class Builder : public nlohmann::json_sax<Json> {  // NOLINT(bugprone-exception-escape): its moves allocate
  public:
   Json root;
   std::string problem;

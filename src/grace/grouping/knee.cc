@@ -23,7 +23,8 @@ double size_deviation(const std::vector<std::vector<ExpertId>>& groups, const Cl
   for (const std::vector<Device>& devices : cluster.devices_of_node) {
     std::size_t in_node = 0;
     for (std::size_t d = 0; d < devices.size(); ++d) in_node += groups[first + d].size();
-    const auto mean = static_cast<double>(in_node / devices.size());
+    const std::size_t smallest = in_node / devices.size();  // m, rounded down as in the size bounds
+    const auto mean = static_cast<double>(smallest);
     for (std::size_t d = 0; d < devices.size(); ++d) {
       const double off = static_cast<double>(groups[first + d].size()) - mean;
       squares += off * off;

@@ -80,8 +80,7 @@ Status check_together(const ModelConfig& config, const Plan& plan, const Cluster
     return invalid_input("cluster " + cluster.name + ": it has " + std::to_string(cluster.num_devices()) +
                          " devices, but " + std::to_string(transport.size()) + " ranks run");
   }
-  const Status fits = check_fits(plan, config.num_experts, config.moe_layers, config.name);
-  if (!fits.ok()) return fits;
+  GRACE_TRY(check_fits(plan, config.num_experts, config.moe_layers, config.name));
   const std::vector<std::string> wrong = violations(plan, cluster);
   if (!wrong.empty()) return invalid_input("plan for cluster " + cluster.name + ": " + wrong.front());
   if (std::cmp_not_equal(config.moe_layers.size(), config.num_layers)) {
@@ -161,8 +160,7 @@ Status CpuEngine::step(const StepInput& input, bool all_logits, std::vector<floa
   std::vector<Choices> choices(layers_.size());
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     layers_[l].attention.run(context_, static_cast<int>(l), rows, cache_, h);
-    const Status status = layers_[l].moe.run(context_, h, counters_[l], choices[l]);
-    if (!status.ok()) return status;
+    GRACE_TRY(layers_[l].moe.run(context_, h, counters_[l], choices[l]));
     if (!record_trace_) choices[l] = {};
   }
   for (std::size_t s = 0; s < input.sequences.size(); ++s)

@@ -40,8 +40,7 @@ Status exchange_counted(const RankContext& context, std::span<const std::byte> s
   const std::vector<std::int64_t> before = transport.bytes_sent_to();
   {
     const Stopwatch wait(wait_s);
-    const Status status = transport.all_to_all(send, offsets, received, received_offsets);
-    if (!status.ok()) return status;
+    GRACE_TRY(transport.all_to_all(send, offsets, received, received_offsets));
   }
   const NodeId own_node = context.cluster.node_of(context.device());
   for (std::size_t rank = 0; rank < before.size(); ++rank) {
@@ -96,8 +95,7 @@ Status MoeLayer::run(const RankContext& context, std::span<float> h, LayerCounte
     const Stopwatch time(counters.dispatch_s);
     const RoutedTokens tokens{x, choices.experts, devices, context.config.hidden_size,
                               context.config.experts_per_token};
-    const Status status = dispatch(context, tokens, exchange, counters);
-    if (!status.ok()) return status;
+    GRACE_TRY(dispatch(context, tokens, exchange, counters));
   }
   counters.assignments += static_cast<std::int64_t>(exchange.in.assignments.size());
   {
@@ -136,9 +134,8 @@ Status MoeLayer::dispatch(const RankContext& context, const RoutedTokens& tokens
                            out.counts.assignments[rank] * kBytesPerAssignmentHeader;
   }
   std::vector<std::size_t> byte_offsets;
-  const Status sent = exchange_counted(context, out.bytes, out.offsets, header_bytes, in.bytes, byte_offsets,
-                                       counters.dispatch, counters.wait_s);
-  if (!sent.ok()) return sent;
+  GRACE_TRY(exchange_counted(context, out.bytes, out.offsets, header_bytes, in.bytes, byte_offsets,
+                             counters.dispatch, counters.wait_s));
 
   in.offsets.assign(1, 0);
   for (std::size_t rank = 0; rank < num_ranks; ++rank) {
@@ -210,9 +207,8 @@ Status MoeLayer::combine(const RankContext& context, const Exchange& exchange, c
   std::vector<std::byte> received;
   std::vector<std::size_t> offsets;
   const auto send = std::as_bytes(std::span(exchange.outputs)).first(send_offsets.back());
-  const Status sent = exchange_counted(context, send, send_offsets, no_headers, received, offsets,
-                                       counters.combine, counters.wait_s);
-  if (!sent.ok()) return sent;
+  GRACE_TRY(exchange_counted(context, send, send_offsets, no_headers, received, offsets, counters.combine,
+                             counters.wait_s));
 
   // Where each cell's output lies: in what came back, or at the end of what was computed here.
   std::vector<const float*> output_of_cell(choices.experts.size(), nullptr);

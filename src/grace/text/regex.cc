@@ -12,9 +12,9 @@
 namespace grace {
 namespace {
 
-constexpr std::size_t kJitStackStart = 32 * 1024;
+constexpr std::size_t kJitStackStart = std::size_t{32} * 1024;
 constexpr std::size_t kJitStackMax =
-    16 * 1024 * 1024;  // beyond it the interpreter, whose stack is the heap, takes over
+    std::size_t{16} * 1024 * 1024;  // beyond it the interpreter, whose stack is the heap, takes over
 constexpr std::size_t kLeastSteps = 10'000'000;  // PCRE2's own default
 constexpr std::size_t kStepsPerByte = 64;        // a linear scan backs up over each byte a few times at most
 

@@ -27,8 +27,8 @@ __attribute__((target("avx2,fma"))) void block(const float* x, std::size_t in, c
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      _mm256_storeu_ps(out + r * kPanel + first, sum[r][0]);
-      _mm256_storeu_ps(out + r * kPanel + first + kLanes, sum[r][1]);
+      _mm256_storeu_ps(out + std::ptrdiff_t{r} * kPanel + first, sum[r][0]);
+      _mm256_storeu_ps(out + std::ptrdiff_t{r} * kPanel + first + kLanes, sum[r][1]);
     }
   }
 }

@@ -24,8 +24,8 @@ __attribute__((target("avx512f"))) void block(const float* x, std::size_t in, co
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    _mm512_storeu_ps(out + r * kPanel, sum[r][0]);
-    _mm512_storeu_ps(out + r * kPanel + kLanes, sum[r][1]);
+    _mm512_storeu_ps(out + std::ptrdiff_t{r} * kPanel, sum[r][0]);
+    _mm512_storeu_ps(out + std::ptrdiff_t{r} * kPanel + kLanes, sum[r][1]);
   }
 }
 

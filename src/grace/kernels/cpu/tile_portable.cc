@@ -31,7 +31,8 @@ void block(const float* x, std::size_t in, const float* panel, float* out) {
         sum[r][1] += value * w1;
       }
     }
-    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kPanel + first, sum[r], sizeof sum[r]);
+    for (int r = 0; r < kRows; ++r)
+      std::memcpy(out + std::ptrdiff_t{r} * kPanel + first, sum[r], sizeof sum[r]);
   }
 }
 
