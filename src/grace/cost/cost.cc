@@ -10,15 +10,26 @@
 namespace grace {
 
 Result<Dispatch> parse_dispatch(std::string_view name) {
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice})
+  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage})
     if (name_of(dispatch) == name) return dispatch;
-  return invalid_input("dispatch `" + std::string(name) + "` is none of flat, per_device");
+  return invalid_input("dispatch `" + std::string(name) + "` is none of flat, per_device, two_stage");
 }
 
-std::string_view name_of(Dispatch dispatch) { return dispatch == Dispatch::kFlat ? "flat" : "per_device"; }
+std::string_view name_of(Dispatch dispatch) {
+  switch (dispatch) {
+    case Dispatch::kFlat:
+      return "flat";
+    case Dispatch::kPerDevice:
+      return "per_device";
+    case Dispatch::kTwoStage:
+      break;
+  }
+  return "two_stage";
+}
 
 SendCounts count_sends(std::span<const std::int32_t> device_of_choice, int experts_per_token,
                        Dispatch dispatch, int num_devices) {
+  GRACE_CHECK(dispatch != Dispatch::kTwoStage, "vectors of two stages do not go straight to their device");
   GRACE_CHECK(experts_per_token > 0 && num_devices > 0, "tokens have choices and there are devices");
   const auto top_k = static_cast<std::size_t>(experts_per_token);
   const auto devices = static_cast<std::size_t>(num_devices);

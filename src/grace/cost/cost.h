@@ -12,8 +12,8 @@
 
 namespace grace {
 
-enum class Dispatch { kFlat, kPerDevice };
-Result<Dispatch> parse_dispatch(std::string_view name);  // "flat", "per_device"; errors: invalid_input naming them
+enum class Dispatch { kFlat, kPerDevice, kTwoStage };
+Result<Dispatch> parse_dispatch(std::string_view name);  // "flat", "per_device", "two_stage"; errors: invalid_input naming them
 std::string_view name_of(Dispatch dispatch);
 
 // What one source device sends in one layer of one batch; counts by destination device, its own included (no bytes travel there).
@@ -25,6 +25,7 @@ struct SendCounts {
 };
 
 // device_of_choice: [T, K], kNoDevice.value where nothing was chosen.
+// REQUIRES: dispatch is not two_stage, whose vectors do not go straight to their device (evaluate.h counts them).
 SendCounts count_sends(std::span<const std::int32_t> device_of_choice, int experts_per_token, Dispatch dispatch, int num_devices);
 
 // Bytes by link level, payload and header apart.

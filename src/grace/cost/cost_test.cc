@@ -137,7 +137,7 @@ TEST(ADispatchName, ReadsBackAndIsRefusedWhenUnknown) {
   EXPECT_EQ(parse_dispatch("per_device").value(), Dispatch::kPerDevice);
   const auto unknown = parse_dispatch("Flat");
   ASSERT_FALSE(unknown.ok());
-  EXPECT_EQ(unknown.error().message, "dispatch `Flat` is none of flat, per_device");
+  EXPECT_EQ(unknown.error().message, "dispatch `Flat` is none of flat, per_device, two_stage");
 }
 
 }  // namespace

@@ -14,11 +14,21 @@
 
 namespace grace {
 
+// What routing by cover and price pays, in one unit: for each node a token enters beyond its own, for each device it is forwarded to inside a node (its own
+// device and the one it enters a node by are free), and for each assignment on a device.
+struct CoverCosts {
+  double node = 0;
+  double device = 0;
+  std::vector<double> price;  // [D], or empty: no device is dearer than another
+  bool operator==(const CoverCosts&) const = default;
+};
+
 // One MoE layer. Every expert has one primary copy; further copies are replicas, never two of one expert on a device.
 struct LayerPlan {
   std::vector<std::vector<ExpertId>> primaries_of_device;  // [D], each ascending: the groups
   std::vector<std::vector<ExpertId>> replicas_of_device;   // [D], each ascending
   std::vector<double> predicted_load;                      // [D], assignments expected on each device; WRR weighs by 1/load
+  CoverCosts cover = {};                                   // what the policy `cover` pays; other policies ignore it
 
   // Devices that hold a copy of each expert, [E][copies], the primary's first, replicas ascending.
   // REQUIRES: every expert is in [0, num_experts).

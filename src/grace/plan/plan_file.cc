@@ -57,7 +57,11 @@ std::string text_of(const Plan& plan) {
           ids_of(layer.primaries_of_device[device]), ids_of(layer.replicas_of_device[device]),
           layer.predicted_load[device]);
     }
-    put("]}}");
+    put("]");
+    if (layer.cover != CoverCosts())
+      put(",\n   \"cover\": {{\"node\": {}, \"device\": {}, \"price\": [{}]}}", layer.cover.node,
+          layer.cover.device, fmt::join(layer.cover.price, ", "));
+    put("}}");
   }
   put("\n ]\n}}\n");
   return out;
@@ -107,6 +111,21 @@ Result<std::vector<ExpertId>> get_experts(const Json& device, const std::string&
   return experts;
 }
 
+Result<CoverCosts> parse_cover(const Json& layer, std::string_view place) {
+  const Json& json = *GRACE_TRY(get_object(layer, "cover", place));
+  const std::string here = fmt::format("{}: cover", place);
+  CoverCosts cover;
+  cover.node = GRACE_TRY(get_number(json, "node", here));
+  cover.device = GRACE_TRY(get_number(json, "device", here));
+  const Json& prices = *GRACE_TRY(get_array(json, "price", here));
+  for (std::size_t i = 0; i < prices.size(); ++i) {
+    if (!prices[i].is_number())
+      return invalid_input(fmt::format("{}: price[{}] is {}, not a number", here, i, shown(prices[i])));
+    cover.price.push_back(prices[i].get<double>());
+  }
+  return cover;
+}
+
 Result<LayerPlan> parse_layer(const Json& json, const Plan& plan, std::size_t ordinal,
                               std::string_view place) {
   const Json& devices = *GRACE_TRY(get_array(json, "devices", place));
@@ -123,6 +142,7 @@ Result<LayerPlan> parse_layer(const Json& json, const Plan& plan, std::size_t or
         GRACE_TRY(get_experts(devices[i], "replicas", here, plan.num_experts)));
     layer.predicted_load.push_back(GRACE_TRY(get_number(devices[i], "predicted_load", here)));
   }
+  if (json.contains("cover")) layer.cover = GRACE_TRY(parse_cover(json, place));
   return layer;
 }
 

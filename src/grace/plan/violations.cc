@@ -77,6 +77,7 @@ class LayerCheck {
         !has_lists(layer_.replicas_of_device.size(), num_devices, "replicas") ||
         !has_lists(layer_.predicted_load.size(), num_devices, "predicted loads"))
       return;
+    check_cover(num_devices);
     const auto size = static_cast<std::size_t>(num_experts_);
     primary_device_.assign(size, -1);
     last_device_.assign(size, -1);
@@ -101,6 +102,18 @@ class LayerCheck {
     if (has == num_devices) return true;
     found_.add("layer {}: {} of {} devices, the plan has {}", ordinal_, what, has, num_devices);
     return false;
+  }
+
+  void check_cover(std::size_t num_devices) {
+    const CoverCosts& cover = layer_.cover;
+    if (!cover.price.empty()) has_lists(cover.price.size(), num_devices, "prices");
+    const auto check = [&](double cost, std::string_view name) {
+      if (!std::isfinite(cost) || cost < 0)
+        found_.add("layer {}: {} {} must be finite and not negative", ordinal_, name, cost);
+    };
+    check(cover.node, "cover cost of a node");
+    check(cover.device, "cover cost of a device");
+    for (const double price : cover.price) check(price, "price");
   }
 
   void visit(std::size_t device, const std::vector<ExpertId>& experts, bool primary) {

@@ -27,8 +27,6 @@ const Strategy* find_strategy(std::string_view name) {
 
 Status check_slots(const Cluster& cluster, int num_experts) {
   const int num_devices = cluster.num_devices();
-  if (num_devices < 1)
-    return invalid_input(fmt::format("cluster {}: has no device, needs at least 1", cluster.name));
   std::int64_t slots = 0;
   for (int d = 0; d < num_devices; ++d) {
     const int here = cluster.device(DeviceId(d)).slots;
@@ -41,6 +39,45 @@ Status check_slots(const Cluster& cluster, int num_experts) {
       cluster.name, slots, num_devices, num_experts, (num_experts + num_devices - 1) / num_devices));
 }
 
+// Copies a device may hold in a layer: the option's, within the cluster's.
+int slots_on(const Device& device, int num_experts, int num_devices, int option) {
+  const int default_slots = (num_experts + num_devices - 1) / num_devices + 1;
+  const int wanted = option > 0 ? option : device.slots > 0 ? device.slots : default_slots;
+  return std::min({wanted, device.slots > 0 ? device.slots : num_experts, num_experts});
+}
+
+// [M][D]
+std::vector<std::vector<int>> slots_of(const Trace& trace, const Cluster& cluster,
+                                       const PlanOptions& options) {
+  std::vector<std::vector<int>> slots(static_cast<std::size_t>(trace.num_moe_layers()));
+  for (std::size_t m = 0; m < slots.size(); ++m) {
+    const int option = options.slots.empty() ? 0 : options.slots[options.slots.size() == 1 ? 0 : m];
+    for (int d = 0; d < cluster.num_devices(); ++d)
+      slots[m].push_back(
+          slots_on(cluster.device(DeviceId(d)), trace.num_experts, cluster.num_devices(), option));
+  }
+  return slots;
+}
+
+Status check_budget(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
+  const auto layers = static_cast<std::size_t>(trace.num_moe_layers());
+  if (options.slots.size() > 1 && options.slots.size() != layers)
+    return invalid_input(fmt::format("slots: {} numbers for {} MoE layers, must be one or one a layer",
+                                     options.slots.size(), layers));
+  for (const int slots : options.slots)
+    if (slots < 1) return invalid_input(fmt::format("slots: {} is below 1", slots));
+  const std::vector<std::vector<int>> slots = slots_of(trace, cluster, options);
+  for (std::size_t m = 0; m < layers; ++m) {
+    const int sum = std::accumulate(slots[m].begin(), slots[m].end(), 0);
+    if (sum < trace.num_experts)
+      return invalid_input(
+          fmt::format("slots: {} on {} devices cannot hold {} experts once; {} on every device would", sum,
+                      slots[m].size(), trace.num_experts,
+                      (trace.num_experts + cluster.num_devices() - 1) / cluster.num_devices()));
+  }
+  return {};
+}
+
 Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
   if (std::isnan(options.r) || options.r > 1)
     return invalid_input(fmt::format("r: {} is outside [0, 1] (negative: chosen by the knee)", options.r));
@@ -50,7 +87,10 @@ Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions
         "trace {}: {} tokens, {} MoE layers, {} experts, {} experts per token; each must be at least 1",
         trace.source.empty() ? trace.model : trace.source, trace.num_tokens(), trace.num_moe_layers(),
         trace.num_experts, trace.experts_per_token));
-  return check_slots(cluster, trace.num_experts);
+  if (cluster.num_devices() < 1)
+    return invalid_input(fmt::format("cluster {}: has no device, needs at least 1", cluster.name));
+  GRACE_TRY(check_slots(cluster, trace.num_experts));
+  return check_budget(trace, cluster, options);
 }
 
 double predicted_max_over_mean(const LayerPlan& layer) {
@@ -77,6 +117,19 @@ std::map<std::string, double> figures_of(std::span<const LayerStats> stats,
   }
   const auto count = static_cast<double>(layers.size());
   return {{"affinity_kept_insample", kept / count}, {"load_max_over_mean_insample", peak / count}};
+}
+
+// Four fifths of the sequences are searched on, a fifth chooses among results; a single sequence does both.
+struct PlanAndChoose {
+  Trace plan;
+  Trace choose;
+};
+PlanAndChoose split_for_search(const Trace& trace, std::uint64_t seed) {
+  constexpr std::array kShares = {0.8, 0.2};
+  const auto parts = split_sequences(trace.num_sequences(), kShares, seed);
+  PlanAndChoose out{select_sequences(trace, parts[0]), select_sequences(trace, parts[1])};
+  if (out.plan.num_tokens() == 0 || out.choose.num_tokens() == 0) out = {trace, trace};
+  return out;
 }
 
 // The moe ordinals in which no token was routed; their plan is the default order.
@@ -106,7 +159,9 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
   GRACE_TRY(check_input(trace, cluster, options));
 
   const std::vector<LayerStats> stats = count_layers(trace, pool);
-  StrategyOutput output = strategy->make_layers({stats, cluster, options, pool});
+  const PlanAndChoose parts = split_for_search(trace, options.seed);
+  StrategyOutput output = strategy->make_layers(
+      {stats, parts.plan, parts.choose, cluster, slots_of(trace, cluster, options), options, pool});
 
   PlanResult result;
   result.knee = std::move(output.knee);
@@ -117,7 +172,7 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
   for (const std::vector<Device>& devices : cluster.devices_of_node)
     plan.devices_per_node.push_back(static_cast<int>(devices.size()));
   plan.strategy = options.strategy;
-  plan.routing = "tar";
+  plan.routing = output.routing;
   plan.layers = std::move(output.layers);
   plan.provenance = std::move(output.provenance);
   plan.provenance["strategy"] = options.strategy;

@@ -9,6 +9,7 @@
 #include "grace/base/result.h"
 #include "grace/base/thread_pool.h"
 #include "grace/cluster/cluster.h"
+#include "grace/cost/objective.h"
 #include "grace/grouping/grouping.h"
 #include "grace/plan/plan.h"
 #include "grace/trace/trace.h"
@@ -19,6 +20,13 @@ struct PlanOptions {
   std::string strategy = "grace";  // one of strategy_names()
   double r = -1;                   // size bound of the device level; negative: the knee of the (S, U) curve
   std::uint64_t seed = 0;
+  // Copies each device may hold, by MoE layer [M], or one number for all of them. Empty: what the cluster
+  // says, and where it does not say, E/D rounded up and one more. Bounds `eplb` and `joint`; the published
+  // methods take what they take, within the cluster's slots.
+  std::vector<int> slots;
+  // What `joint` minimises, and for how many tokens at a time.
+  Objective objective;
+  double effort = 1;  // of the search of `joint`: its proposals, relative to the default
 };
 
 std::vector<std::string_view> strategy_names();

@@ -14,14 +14,18 @@ namespace grace {
 
 // What a strategy may look at. Everything outlives the call.
 struct StrategyInput {
-  std::span<const LayerStats> stats;  // [M]
+  std::span<const LayerStats> stats;  // [M], of the plan and the choose tokens together
+  const Trace& plan;                  // what a search sees
+  const Trace& choose;                // what decides among its results; never empty of tokens
   const Cluster& cluster;
+  std::span<const std::vector<int>> slots;  // [M][D] copies a device may hold (PlanOptions::slots)
   const PlanOptions& options;
   ThreadPool& pool;
 };
 
 struct StrategyOutput {
   std::vector<LayerPlan> layers;  // [M]
+  std::string routing = "tar";    // a policy of the routing room
   std::vector<KneePoint> knee;    // as in PlanResult
   std::map<std::string, std::string>
       provenance;  // options it settled itself, added to what every plan records
