@@ -23,9 +23,9 @@ struct PlanOptions {
   // Copies each device may hold, by MoE layer [M], or one number for all of them. Empty: what the cluster
   // says, and where it does not say, E/D rounded up and one more. Bounds `eplb` and `joint`; the published
   // methods take what they take, within the cluster's slots.
-  std::vector<int> slots;
+  std::vector<int> slots = {};
   // What `joint` minimises, and for how many tokens at a time.
-  Objective objective;
+  Objective objective = {};
   double effort = 1;  // of the search of `joint`: its proposals, relative to the default
 };
 
