@@ -15,6 +15,7 @@ struct Policy {
 constexpr std::array kPolicies{
     Policy{"tar", routing::make_tar},
     Policy{"wrr", routing::make_wrr},
+    Policy{"wrr_random", routing::make_wrr_random},
     Policy{"primary", routing::make_primary},
 };
 

@@ -2,6 +2,7 @@
 // fixed set of candidates.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,11 +25,16 @@ struct PolicyInput {
 // empty.
 using CandidatesOf = std::vector<DeviceId> (*)(std::span<const DeviceId> hosts, const PolicyInput& input);
 
+// [D] 1 / predicted load as whole numbers in [1, 2^32], the least loaded device's 2^32; all 1 where nothing
+// is predicted.
+std::vector<std::int64_t> weights_of(std::span<const double> predicted_load, int num_devices);
+
 // Each expert's candidates take smooth weighted turns, which the expert keeps for itself.
 std::unique_ptr<Router> make_turn_router(const PolicyInput& input, CandidatesOf candidates_of);
 
 std::unique_ptr<Router> make_tar(const PolicyInput& input);
 std::unique_ptr<Router> make_wrr(const PolicyInput& input);
+std::unique_ptr<Router> make_wrr_random(const PolicyInput& input);
 std::unique_ptr<Router> make_primary(const PolicyInput& input);
 
 }  // namespace grace::routing

@@ -27,7 +27,8 @@ class Router {
 inline constexpr std::uint16_t kNotChosen = 0xffff;
 
 // `tar`: a copy on the token's own device, else a weighted turn among the copies on its node, else among the rest (GRACE-MoE).
-// `wrr`: a weighted turn among all copies. `primary`: always the primary. Turns are smooth weighted round-robin (as nginx's) by 1 / predicted load, ties to the lower device.
+// `wrr`: a weighted turn among all copies. `primary`: always the primary. `wrr_random`: a draw among all copies with
+// probability in proportion to 1 / predicted load, as GRACE-MoE publishes it; what is drawn depends on the source and the order of calls alone. Turns are smooth weighted round-robin (as nginx's) by 1 / predicted load, ties to the lower device.
 // Errors: invalid_input, naming the policies, for an unknown one.
 Result<std::unique_ptr<Router>> make_router(std::string_view policy, const LayerPlan& layer, int num_experts, const Cluster& cluster, DeviceId source);
 

@@ -202,7 +202,7 @@ TEST(ARouter, NamesThePoliciesWhenAskedForAnother) {
   const auto made = make_router("nearest", random_layer(rng, 4, 2), 4, cluster, DeviceId(0));
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().kind, ErrorKind::kInvalidInput);
-  EXPECT_EQ(made.error().message, "routing policy `nearest` is none of tar, wrr, primary");
+  EXPECT_THAT(made.error().message, testing::StartsWith("routing policy `nearest` is none of tar, wrr, "));
 }
 
 }  // namespace

@@ -16,23 +16,6 @@ constexpr double kFullWeight = 4294967296.0;
 // A device that was predicted (almost) no load weighs as one with this share of the largest prediction.
 constexpr double kTinyShare = 1e-6;
 
-std::vector<std::int64_t> weights_of(std::span<const double> predicted_load, int num_devices) {
-  const auto devices = static_cast<std::size_t>(num_devices);
-  std::vector<std::int64_t> weights(devices, 1);
-  double largest = 0;
-  for (const double load : predicted_load) largest = std::max(largest, std::isfinite(load) ? load : 0.0);
-  if (predicted_load.empty() || largest <= 0) return weights;
-  GRACE_CHECK(predicted_load.size() == devices, "predicted_load has a value for each device");
-  const double tiny = largest * kTinyShare;
-  std::vector<double> loads;
-  for (const double load : predicted_load)
-    loads.push_back(std::isfinite(load) ? std::max(load, tiny) : largest);
-  const double least = *std::ranges::min_element(loads);
-  for (std::size_t d = 0; d < devices; ++d)
-    weights[d] = std::max<std::int64_t>(1, std::llround(kFullWeight * (least / loads[d])));
-  return weights;
-}
-
 class TurnRouter final : public Router {
  public:
   TurnRouter(const PolicyInput& input, CandidatesOf candidates_of) {
@@ -105,6 +88,23 @@ class TurnRouter final : public Router {
 };
 
 }  // namespace
+
+std::vector<std::int64_t> weights_of(std::span<const double> predicted_load, int num_devices) {
+  const auto devices = static_cast<std::size_t>(num_devices);
+  std::vector<std::int64_t> weights(devices, 1);
+  double largest = 0;
+  for (const double load : predicted_load) largest = std::max(largest, std::isfinite(load) ? load : 0.0);
+  if (predicted_load.empty() || largest <= 0) return weights;
+  GRACE_CHECK(predicted_load.size() == devices, "predicted_load has a value for each device");
+  const double tiny = largest * kTinyShare;
+  std::vector<double> loads;
+  for (const double load : predicted_load)
+    loads.push_back(std::isfinite(load) ? std::max(load, tiny) : largest);
+  const double least = *std::ranges::min_element(loads);
+  for (std::size_t d = 0; d < devices; ++d)
+    weights[d] = std::max<std::int64_t>(1, std::llround(kFullWeight * (least / loads[d])));
+  return weights;
+}
 
 std::unique_ptr<Router> make_turn_router(const PolicyInput& input, CandidatesOf candidates_of) {
   return std::make_unique<TurnRouter>(input, candidates_of);
