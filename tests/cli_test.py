@@ -10,7 +10,7 @@ import unittest
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 FIXTURE = SOURCE / "tests/fixtures/olmoe/bf16_published"
 DEMO = SOURCE / "models/demo"
-COMMANDS = ("demo", "tokenize", "eval", "profile", "plan", "run", "bench", "report", "check")
+COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "run", "bench", "report", "check")
 IDS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11, 12], [3, 3, 1]]
 
 
@@ -144,6 +144,45 @@ class Running(CommandLine):
         self.refuses("eval", FIXTURE, "--token-ids", self.ids, "--context", 0, saying="--context")
         self.refuses("profile", FIXTURE, "--token-ids", self.ids, "--phase", "noon", "--out", self.path("t"), saying="noon")
         self.refuses("demo", "--model", self.path("none"), saying="demo model")
+
+
+class Synthesizing(CommandLine):
+    SMALL = ("--shape", "3x16", "--top-k", 4, "--tokens", 1000, "--sequence-length", 100)
+
+    def made(self, name: str, *arguments) -> bytes:
+        self.succeeds("synthesize", "--out", self.path(name), *self.SMALL, *arguments)
+        return self.path(name).read_bytes()
+
+    def test_makes_the_same_sound_trace_for_the_same_seed(self):
+        trace, truth = self.path("a"), self.path("truth.json")
+        told = json.loads(self.succeeds("synthesize", "--out", trace, *self.SMALL, "--truth", truth, "--json"))
+        self.assertEqual((told["layers"], told["experts"], told["experts_per_token"]), (3, 16, 4))
+        self.assertEqual((told["tokens"], told["sequences"], told["phase"]), (1000, 10, "prefill"))
+        planted = json.loads(truth.read_text())
+        self.assertEqual([len(layer) for layer in planted["cluster_of_expert"]], [16] * 3)
+        self.assertEqual(len(planted["topic_of_sequence"]), 10)
+        self.assertEqual(trace.read_bytes(), self.made("b.safetensors", "--threads", 3))
+        self.assertNotEqual(trace.read_bytes(), self.made("c.safetensors", "--seed", 1))
+        self.made("d.safetensors", "--phase", "mixed", "--zipf", 1.2, "--drift", 1, "--clusters", 4, "--prompt-length", 20)
+        self.assertEqual(self.succeeds("check", self.path("b.safetensors"), self.path("d.safetensors")).count("OK"), 2)
+
+    def test_refuses_what_it_cannot_make(self):
+        make = ("synthesize", "--out", self.path("t.safetensors"))
+        self.refuses(*make, "--shape", "3by16", saying="'3by16' is not LAYERSxEXPERTS")
+        self.refuses(*make, "--shape", "3x", saying="'3x'")
+        for option, value, saying in (
+            ("--dense-layers", -1, "-1 is outside [0, 10000]"),
+            ("--tokens", -1, "-1 is outside [0, "),
+            ("--sequence-length", 0, "0 is outside [1, "),
+            ("--clusters", 0, "0 is outside [1, 16]"),
+            ("--zipf", 5, "5 is outside [0, 4]"),
+            ("--drift", 2, "2 is outside [0, 1]"),
+            ("--phase", "noon", "noon"),
+            ("--threads", 2000, "2000 is outside [1, 1024]"),
+        ):
+            self.refuses(*make, "--shape", "3x16", option, value, saying=saying)
+        self.refuses(*make, "--shape", "3x16", "--top-k", 17, saying="17 is outside [1, 16]")
+        self.refuses("synthesize", *self.SMALL, saying="--out")
 
 
 class Checking(CommandLine):

@@ -25,6 +25,7 @@ void add_demo(CLI::App& app, Context& context);
 void add_tokenize(CLI::App& app, Context& context);
 void add_eval(CLI::App& app, Context& context);
 void add_profile(CLI::App& app, Context& context);
+void add_synthesize(CLI::App& app, Context& context);
 void add_plan(CLI::App& app, Context& context);
 void add_run(CLI::App& app, Context& context);
 void add_bench(CLI::App& app, Context& context);

@@ -37,6 +37,7 @@ int parse_and_run(int argc, char** argv) {
   add_tokenize(app, context);
   add_eval(app, context);
   add_profile(app, context);
+  add_synthesize(app, context);
   add_plan(app, context);
   add_run(app, context);
   add_bench(app, context);

@@ -1,6 +1,7 @@
 // The trace as safetensors: docs/formats/trace.md.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -140,12 +141,11 @@ Result<std::vector<std::uint16_t>> widen_ids(const File& file, const TensorView&
     return invalid_input(fmt::format("{}: topk_ids is U8, which is for at most {} experts, num_experts is {}",
                                      file.place, kMaxExpertsOfU8, num_experts));
   }
-  std::vector<std::uint16_t> ids;
-  ids.reserve(tensor.bytes.size());
-  for (const std::byte byte : tensor.bytes) {
+  std::vector<std::uint16_t> ids(tensor.bytes.size());
+  std::ranges::transform(tensor.bytes, ids.begin(), [](std::byte byte) {
     const auto id = std::to_integer<std::uint8_t>(byte);
-    ids.push_back(id == kNotRoutedU8 ? kNotRouted : id);
-  }
+    return id == kNotRoutedU8 ? kNotRouted : std::uint16_t{id};
+  });
   return ids;
 }
 
@@ -196,8 +196,10 @@ TensorMap tensors_of(const Trace& trace, Encoded& owned) {
                                            trace.experts_per_token};
   TensorMap tensors;
   if (trace.num_experts <= kMaxExpertsOfU8) {
-    for (const std::uint16_t id : trace.topk_ids)
-      owned.narrow_ids.push_back(id == kNotRouted ? kNotRoutedU8 : static_cast<std::uint8_t>(id));
+    owned.narrow_ids.resize(trace.topk_ids.size());
+    std::ranges::transform(trace.topk_ids, owned.narrow_ids.begin(), [](std::uint16_t id) {
+      return id == kNotRouted ? kNotRoutedU8 : static_cast<std::uint8_t>(id);
+    });
     tensors.emplace("topk_ids", view_of(owned.narrow_ids, Dtype::kU8, shape));
   } else {
     tensors.emplace("topk_ids", view_of(trace.topk_ids, Dtype::kU16, shape));
