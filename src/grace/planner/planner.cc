@@ -18,6 +18,7 @@ namespace {
 constexpr std::array kStrategies = {
     Strategy{"vanilla", &vanilla_layers},
     Strategy{"grace", &grace_layers},
+    Strategy{"joint", &joint_layers},
 };
 
 const Strategy* find_strategy(std::string_view name) {

@@ -39,6 +39,7 @@ struct Strategy {
 
 std::span<const Strategy> strategies();
 
+StrategyOutput joint_layers(const StrategyInput& input);   // placement, copies and routing by one objective
 StrategyOutput vanilla_layers(const StrategyInput& input);  // contiguous blocks, no copies
 StrategyOutput grace_layers(const StrategyInput& input);  // two levels, sizes held by r, dynamic replication
 

@@ -17,6 +17,8 @@ constexpr std::array kPolicies{
     Policy{"wrr", routing::make_wrr},
     Policy{"wrr_random", routing::make_wrr_random},
     Policy{"primary", routing::make_primary},
+    Policy{"cover", routing::make_cover},
+    Policy{"cover_feedback", routing::make_cover_feedback},
 };
 
 }  // namespace
@@ -28,7 +30,7 @@ Result<std::unique_ptr<Router>> make_router(std::string_view policy, const Layer
   const std::vector<std::vector<DeviceId>> hosts = layer.hosts_of_expert(num_experts);
   std::string names;
   for (const Policy& known : kPolicies) {
-    if (known.name == policy) return known.make({hosts, layer.predicted_load, cluster, source});
+    if (known.name == policy) return known.make({hosts, layer.predicted_load, layer.cover, cluster, source});
     names += (names.empty() ? "" : ", ") + std::string(known.name);
   }
   return invalid_input("routing policy `" + std::string(policy) + "` is none of " + names);

@@ -17,6 +17,7 @@ namespace grace::routing {
 struct PolicyInput {
   const std::vector<std::vector<DeviceId>>& hosts_of_expert;  // [E][copies], the primary's first
   std::span<const double> predicted_load;                     // [D], or empty: equal
+  const CoverCosts& cover;
   const Cluster& cluster;
   DeviceId source;
 };
@@ -36,5 +37,7 @@ std::unique_ptr<Router> make_tar(const PolicyInput& input);
 std::unique_ptr<Router> make_wrr(const PolicyInput& input);
 std::unique_ptr<Router> make_wrr_random(const PolicyInput& input);
 std::unique_ptr<Router> make_primary(const PolicyInput& input);
+std::unique_ptr<Router> make_cover(const PolicyInput& input);
+std::unique_ptr<Router> make_cover_feedback(const PolicyInput& input);
 
 }  // namespace grace::routing

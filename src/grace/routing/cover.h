@@ -1,0 +1,66 @@
+// Cover and price: the cheapest set of devices that holds a token's experts. The policy `cover` and the search of the planner share it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "grace/base/ids.h"
+#include "grace/cluster/cluster.h"
+#include "grace/plan/plan.h"
+
+namespace grace {
+
+// Experts per token that a Cover takes at most.
+inline constexpr int kMaxExpertsPerToken = 64;
+
+// Who holds what in one layer, and what each choice costs. Hosts and prices may change at any time. A token pays CoverCosts: `node` for each node it enters
+// beyond its own, `device` for each device but its own and the entries (the devices by which it enters nodes), and the price of the device for each
+// assignment. Routing is by greedy opening at two levels, nodes and then devices, best saving first (ties to the lower id), and then by closing what does not
+// pay: within 0.5 % of the cheapest cover on real routing. Costs are held as floats in units of the dearest of them. Thread-compatible; const calls may
+// run at the same time.
+class Cover {
+ public:
+  // No expert has a host yet. REQUIRES: violations(cluster) is empty, num_experts >= 1, costs finite and not negative.
+  Cover(const Cluster& cluster, int num_experts, const CoverCosts& costs);
+
+  void set_host(ExpertId expert, DeviceId device, bool hosts);
+  bool is_host(ExpertId expert, DeviceId device) const { return hosts_[expert.idx() * devices_ + device.idx()] != 0; }
+  // [D], in the unit of the costs given at the making.
+  void set_prices(std::span<const double> prices);
+
+  struct Visit {
+    int nodes = 0;    // x: nodes entered beyond the own
+    int devices = 0;  // y: devices used that are neither the own nor an entry
+  };
+  // device_of: receives the device that serves each expert. REQUIRES: the experts are distinct, each has a host, and they are at most kMaxExpertsPerToken.
+  Visit route(std::span<const std::uint16_t> experts, std::size_t source, std::int32_t* device_of) const;
+
+  std::size_t num_devices() const { return devices_; }
+  std::size_t num_nodes() const { return nodes_; }
+  std::size_t node_of(std::size_t device) const { return static_cast<std::size_t>(node_of_[device]); }
+  // The device by which tokens of `source` enter `node`: itself in its own.
+  std::size_t entry(std::size_t source, std::size_t node) const { return static_cast<std::size_t>(entry_[source * nodes_ + node]); }
+
+ private:
+  struct Token;
+  void open_nodes(Token& token) const;
+  void open_devices(Token& token) const;
+  void close_devices(Token& token) const;
+  void fill_row(std::size_t expert);
+
+  std::size_t devices_, nodes_, experts_;
+  std::size_t device_lanes_, node_lanes_;  // rounded up to whole vectors
+  float unit_;                             // costs are divided by it
+  float node_cost_, device_cost_;
+  std::vector<std::int32_t> node_of_;   // [D]
+  std::vector<std::int32_t> entry_;     // [D, N]
+  std::vector<std::uint8_t> hosts_;     // [E, D]
+  std::vector<float> price_;            // [D]
+  std::vector<float> device_row_;       // [E, device lanes]: the price on a host, else kFar
+  std::vector<float> node_row_;         // [E, node lanes]: the least price in the node, else kFar
+  std::vector<float> opening_;          // [D sources, N, device lanes]: cost of opening a device of that node, far for those of others
+};
+
+}  // namespace grace
