@@ -4,7 +4,6 @@
 
 #include <cctype>
 #include <filesystem>
-#include <numeric>
 
 #include "grace/files/mapped_file.h"
 #include "grace/model/shape.h"

@@ -1,11 +1,6 @@
 #include "grace/model/shape.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <numeric>
-
-#include "grace/base/check.h"
 
 namespace grace {
 namespace {
@@ -58,15 +53,6 @@ PartCost attention_cost(const ModelShape& shape, Pass pass, double keys) {
   cost.flops += 2.0 * shape.num_heads * width * keys;
   if (pass == Pass::kDecode) cost.cache_values = cached * keys;
   return cost;
-}
-
-double attended_keys(const ModelShape& shape, int layer, std::int64_t first, std::int64_t last) {
-  GRACE_CHECK(first >= 0 && first <= last, "positions ascend from 0");
-  const bool windowed = std::ranges::binary_search(shape.windowed_layers, layer);
-  // Position p attends to p + 1 keys, in a windowed layer to no more than the window.
-  const std::int64_t full = windowed ? std::clamp<std::int64_t>(shape.window, first, last) : last;
-  const double rising = 0.5 * static_cast<double>(full - first) * static_cast<double>(first + full + 1);
-  return rising + static_cast<double>(last - full) * shape.window;
 }
 
 PartCost dense_ffn_cost(const ModelShape& shape) {

@@ -2,7 +2,6 @@
 // Mixture-of-Experts family that spells its fields as OLMoE, DeepSeek, Qwen, Mixtral or gpt-oss do.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,10 +75,6 @@ enum class Pass { kPrefill, kDecode };
 // Attention of one layer, its four projections included, for a token that attends to `keys` keys, its own
 // among them. Linear in keys, so that a mean gives the mean cost.
 PartCost attention_cost(const ModelShape& shape, Pass pass, double keys);
-// Keys that the tokens at positions [first, last) of a sequence attend to in a layer, all together.
-// REQUIRES: 0 <= first <= last.
-double attended_keys(const ModelShape& shape, int layer, std::int64_t first, std::int64_t last);
-
 PartCost dense_ffn_cost(const ModelShape& shape);  // of a layer that is not MoE
 PartCost shared_experts_cost(const ModelShape& shape);
 PartCost router_cost(const ModelShape& shape);

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 
-#include "grace/base/rng.h"
 #include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 
@@ -200,20 +199,6 @@ TEST(AShape, AnswersForEveryFileOfTheCorpus) {
       EXPECT_THAT(shape.error().message, testing::Not(HasSubstr("\n")));
     }
   }
-}
-
-TEST(AttendedKeys, EqualACountOneByOne) {
-  ModelShape shape;
-  shape.window = 5;
-  shape.windowed_layers = {1};
-  for (std::int64_t first = 0; first < 12; ++first)
-    for (std::int64_t last = first; last < 12; ++last)
-      for (const int layer : {0, 1}) {
-        double keys = 0;
-        for (std::int64_t p = first; p < last; ++p)
-          keys += static_cast<double>(layer == 1 ? std::min<std::int64_t>(p + 1, 5) : p + 1);
-        EXPECT_EQ(attended_keys(shape, layer, first, last), keys) << first << " " << last << " " << layer;
-      }
 }
 
 TEST(AttentionCost, OfHeadsIsCountedMatrixByMatrix) {

@@ -38,7 +38,8 @@ struct Replay {
 // token of each sequence that has one left (the trace's rows beyond the prompt: a generation of n new tokens
 // feeds n - 1). One router per device and layer lives through the whole trace. Same result at any thread
 // count. Errors: invalid_input when plan, cluster and trace disagree, or the plan's routing policy is
-// unknown. REQUIRES: violations(trace) is empty.
+// unknown; unsupported for two_stage dispatch, whose wire is not laid out here. REQUIRES: violations(trace)
+// is empty.
 Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& cluster,
                       const ReplayOptions& options, ThreadPool& pool);
 

@@ -7,61 +7,11 @@
 #include <memory>
 #include <numeric>
 
-#include "grace/base/rng.h"
 #include "grace/routing/routing.h"
+#include "grace/sim/test_workload.h"
 
 namespace grace {
 namespace {
-
-Cluster cluster_of(std::vector<std::size_t> devices_per_node) {
-  Cluster cluster;
-  for (const std::size_t devices : devices_per_node) cluster.devices_of_node.emplace_back(devices);
-  return cluster;
-}
-
-// Distinct random choices per token and layer, some not routed; unequal sequences, some without prompt and
-// some without decoded tokens.
-Trace random_trace(Rng& rng, int num_sequences) {
-  Trace trace;
-  trace.model = "test";
-  trace.num_experts = 4 + static_cast<int>(rng.below(20));
-  trace.experts_per_token = 1 + static_cast<int>(rng.below(4));
-  trace.decoder_layers = {1, 2, 5};
-  trace.phase = Phase::kMixed;
-  trace.sequence_offsets = {0};
-  for (int s = 0; s < num_sequences; ++s) {
-    const auto prompt = static_cast<std::int64_t>(rng.below(9));
-    const auto decoded = static_cast<std::int64_t>(rng.below(6));
-    trace.prompt_lengths.push_back(prompt);
-    trace.sequence_offsets.push_back(trace.sequence_offsets.back() + prompt + decoded);
-  }
-  std::vector<std::uint16_t> experts(static_cast<std::size_t>(trace.num_experts));
-  std::iota(experts.begin(), experts.end(), std::uint16_t{0});
-  for (std::int64_t row = 0; row < trace.num_tokens() * trace.num_moe_layers(); ++row) {
-    rng.shuffle(std::span(experts));
-    for (int k = 0; k < trace.experts_per_token; ++k)
-      trace.topk_ids.push_back(rng.below(15) == 0 ? kNotRouted : experts[static_cast<std::size_t>(k)]);
-  }
-  return trace;
-}
-
-// The vanilla plan with random replicas and predicted loads.
-Plan random_plan(Rng& rng, const Trace& trace, const Cluster& cluster) {
-  Plan plan = vanilla_plan(trace.model, trace.num_experts, trace.decoder_layers, cluster);
-  plan.routing = rng.below(2) == 0 ? "tar" : "wrr";
-  for (LayerPlan& layer : plan.layers) {
-    layer.predicted_load.clear();
-    for (std::size_t d = 0; d < layer.primaries_of_device.size(); ++d) {
-      layer.predicted_load.push_back(static_cast<double>(1 + rng.below(100)));
-      for (int e = 0; e < trace.num_experts; ++e)
-        if (std::ranges::find(layer.primaries_of_device[d], ExpertId(e)) ==
-                layer.primaries_of_device[d].end() &&
-            rng.below(3) == 0)
-          layer.replicas_of_device[d].push_back(ExpertId(e));
-    }
-  }
-  return plan;
-}
 
 // The slow twin: one token at a time, as a story of cursors rather than a list of steps, and every byte
 // written down.
