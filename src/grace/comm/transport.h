@@ -13,7 +13,7 @@
 
 namespace grace {
 
-// One rank's end. Thread-compatible: one thread per rank uses it. Every call is collective: all ranks must call the same ones in the same order.
+// One rank's end. Thread-compatible: one thread per rank uses it. Every call but all_to_all_among is collective: all ranks must call the same ones in the same order.
 // Every wait has a deadline. Errors: timeout, naming the rank waited for; peer_lost when another rank left with a fault, ended early, or is in another call.
 // A fault ends the calls under way too, even those that its rank had come to. After an error every further call returns it again.
 class Transport {
@@ -24,8 +24,14 @@ class Transport {
 
   // Sends send[offsets[r], offsets[r+1]) to rank r (its own part too) and receives everyone's into `received`, by ascending source, with received_offsets [size + 1].
   // send_offsets: [size + 1], ascending from 0 to send.size(). One message each way per pair; sizes travel first (counted as neither payload nor header).
-  virtual Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets, std::vector<std::byte>& received,
-                            std::vector<std::size_t>& received_offsets) = 0;
+  Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets, std::vector<std::byte>& received,
+                    std::vector<std::size_t>& received_offsets) {
+    return all_to_all_among(everyone_, send, send_offsets, received, received_offsets);
+  }
+  // The same among the ranks of `group`, the only ones that call it; parts and offsets are by position in the group. Groups that share no rank exchange at
+  // the same time. REQUIRES: group ascends, holds this rank, and is the same for all of its ranks; two ranks meet in the same order in all their calls.
+  virtual Status all_to_all_among(std::span<const int> group, std::span<const std::byte> send, std::span<const std::size_t> send_offsets,
+                                  std::vector<std::byte>& received, std::vector<std::size_t>& received_offsets) = 0;
   // Everyone's bytes, by ascending source.
   virtual Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine) = 0;
   virtual Status barrier() = 0;
@@ -36,11 +42,15 @@ class Transport {
   const std::vector<std::int64_t>& bytes_sent_to() const { return bytes_sent_to_; }
 
  protected:
-  explicit Transport(int size) : bytes_sent_to_(static_cast<std::size_t>(size), 0) {}
-  // Checks what all_to_all requires of its offsets and adds up bytes_sent_to(). REQUIRES: offsets ascend from 0 to send.size().
-  void hand_over(std::span<const std::byte> send, std::span<const std::size_t> send_offsets);
+  explicit Transport(int size);
+  // Checks what all_to_all_among requires and adds up bytes_sent_to(). REQUIRES: group as there; offsets ascend from 0 to send.size().
+  void hand_over(std::span<const int> group, std::span<const std::byte> send, std::span<const std::size_t> send_offsets);
+  std::span<const int> everyone() const { return everyone_; }
 
   std::vector<std::int64_t> bytes_sent_to_;
+
+ private:
+  std::vector<int> everyone_;  // 0..size-1
 };
 
 // Runs body once for each of `size` ranks, each a thread, and waits for all; a rank that returns an error wakes the others. Returns the first

@@ -47,32 +47,51 @@ std::size_t bytes_of(int from, int to, int round) {
   }
 }
 
-Status check_all_to_all(Transport& t, int round, Bytes& received,
+// Among the group's ranks, or, without a group, by all_to_all.
+Status check_all_to_all(Transport& t, std::span<const int> group, int round, Bytes& received,
                         std::vector<std::size_t>& received_offsets) {
+  const bool is_everyone = group.empty();
+  std::vector<int> ranks(group.begin(), group.end());
+  if (is_everyone)
+    for (int r = 0; r < t.size(); ++r) ranks.push_back(r);
   Bytes send;
   std::vector<std::size_t> offsets{0};
-  for (int to = 0; to < t.size(); ++to) {
+  for (const int to : ranks) {
     const Bytes part = content(t.rank(), to, round, bytes_of(t.rank(), to, round));
     send.insert(send.end(), part.begin(), part.end());
     offsets.push_back(send.size());
   }
   const std::vector<std::int64_t> before = t.bytes_sent_to();
-  GRACE_TRY(t.all_to_all(send, offsets, received, received_offsets));
-  if (received_offsets.size() != static_cast<std::size_t>(t.size()) + 1 ||
-      received_offsets.back() != received.size())
+  GRACE_TRY(is_everyone ? t.all_to_all(send, offsets, received, received_offsets)
+                        : t.all_to_all_among(group, send, offsets, received, received_offsets));
+  if (received_offsets.size() != ranks.size() + 1 || received_offsets.back() != received.size())
     return internal_error("all_to_all: offsets do not fit what was received");
-  for (int peer = 0; peer < t.size(); ++peer) {
-    const auto p = static_cast<std::size_t>(peer);
+  for (std::size_t p = 0; p < ranks.size(); ++p) {
+    const int peer = ranks[p];
     const Bytes want = content(peer, t.rank(), round, bytes_of(peer, t.rank(), round));
     const std::span<const std::byte> got =
         std::span(received).subspan(received_offsets[p], received_offsets[p + 1] - received_offsets[p]);
     if (got.size() != want.size() ||
         (!want.empty() && std::memcmp(got.data(), want.data(), want.size()) != 0))
       return differs(t, "all_to_all", round, peer);
-    if (t.bytes_sent_to()[p] - before[p] != static_cast<std::int64_t>(offsets[p + 1] - offsets[p]))
+    const auto rank = static_cast<std::size_t>(peer);
+    if (t.bytes_sent_to()[rank] - before[rank] != static_cast<std::int64_t>(offsets[p + 1] - offsets[p]))
       return internal_error("all_to_all: bytes_sent_to does not count what was sent");
   }
   return {};
+}
+
+// Odd and even ranks, then neighbours (of an odd number the last is alone), then one alone: groups
+// that exchange at the same time, with no call of everyone between them.
+Status check_groups(Transport& t, int round, Bytes& received, std::vector<std::size_t>& received_offsets) {
+  std::vector<int> alike;
+  for (int r = t.rank() % 2; r < t.size(); r += 2) alike.push_back(r);
+  std::vector<int> neighbours = {t.rank() / 2 * 2};
+  if (neighbours[0] + 1 < t.size()) neighbours.push_back(neighbours[0] + 1);
+  const std::vector<int> alone = {t.rank()};
+  GRACE_TRY(check_all_to_all(t, alike, round, received, received_offsets));
+  GRACE_TRY(check_all_to_all(t, neighbours, round, received, received_offsets));
+  return check_all_to_all(t, alone, round, received, received_offsets);
 }
 
 Status check_all_gather(Transport& t, int round) {
@@ -95,7 +114,8 @@ Status check_exchanges(Transport& transport) {
   Bytes received(5);
   std::vector<std::size_t> received_offsets(99, 7);
   for (int round = 0; round < 12; ++round) {
-    GRACE_TRY(check_all_to_all(transport, round, received, received_offsets));
+    GRACE_TRY(check_all_to_all(transport, {}, round, received, received_offsets));
+    GRACE_TRY(check_groups(transport, round, received, received_offsets));
     if (round % 3 == 0) GRACE_TRY(transport.barrier());
     if (round % 2 == 0) GRACE_TRY(check_all_gather(transport, round));
   }

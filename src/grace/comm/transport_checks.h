@@ -6,7 +6,7 @@
 
 namespace grace::comm {
 
-// Exchanges of sizes 0, 1, primes and beyond one chunk, many in a row, gathers and barriers between them. Collective. Errors: internal, at the first difference.
+// Exchanges of everyone and of groups, sizes 0, 1, primes and beyond one chunk, many in a row, gathers and barriers between them. Collective. Errors: internal, at the first difference.
 Status check_exchanges(Transport& transport);
 
 }  // namespace grace::comm

@@ -104,12 +104,12 @@ class InProcessTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return hub_.size(); }
 
-  Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets,
-                    Bytes& received, std::vector<std::size_t>& received_offsets) override {
-    hand_over(send, send_offsets);
-    const std::vector<Bytes> parts = GRACE_TRY(exchange(Call::kAllToAll, [&](int to) {
-      const auto begin = static_cast<std::size_t>(to);
-      return send.subspan(send_offsets[begin], send_offsets[begin + 1] - send_offsets[begin]);
+  Status all_to_all_among(std::span<const int> group, std::span<const std::byte> send,
+                          std::span<const std::size_t> send_offsets, Bytes& received,
+                          std::vector<std::size_t>& received_offsets) override {
+    hand_over(group, send, send_offsets);
+    const std::vector<Bytes> parts = GRACE_TRY(exchange(Call::kAllToAll, group, [&](std::size_t i) {
+      return send.subspan(send_offsets[i], send_offsets[i + 1] - send_offsets[i]);
     }));
     received_offsets.assign(1, 0);
     for (const Bytes& part : parts) received_offsets.push_back(received_offsets.back() + part.size());
@@ -120,12 +120,12 @@ class InProcessTransport final : public Transport {
   }
 
   Result<std::vector<Bytes>> all_gather(std::span<const std::byte> mine) override {
-    return exchange(Call::kAllGather, [mine](int) { return mine; });
+    return exchange(Call::kAllGather, everyone(), [mine](std::size_t) { return mine; });
   }
 
   Status barrier() override {
     const Result<std::vector<Bytes>> all =
-        exchange(Call::kBarrier, [](int) { return std::span<const std::byte>(); });
+        exchange(Call::kBarrier, everyone(), [](std::size_t) { return std::span<const std::byte>(); });
     if (!all.ok()) return all.error();
     return {};
   }
@@ -136,23 +136,23 @@ class InProcessTransport final : public Transport {
   }
 
  private:
-  // Puts part(to) into everyone's mailbox, then takes everyone's, [size] by source.
+  // Puts part(i) into the mailbox of the group's rank i, then takes from each; by position in the group.
   template <typename Part>
-  Result<std::vector<Bytes>> exchange(Call call, Part part) {
+  Result<std::vector<Bytes>> exchange(Call call, std::span<const int> group, Part part) {
     if (fault_.has_value()) return *fault_;
     const Clock::time_point deadline = hub_.deadline();
-    for (int to = 0; to < size(); ++to) {
-      const std::span<const std::byte> bytes = part(to);
-      hub_.put(rank_, to, {call, Bytes(bytes.begin(), bytes.end())});
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const std::span<const std::byte> bytes = part(i);
+      hub_.put(rank_, group[i], {call, Bytes(bytes.begin(), bytes.end())});
     }
-    std::vector<Bytes> parts(bytes_sent_to_.size());
-    for (int from = 0; from < size(); ++from) {
-      Result<Bytes> taken = hub_.take(from, rank_, call, deadline);
+    std::vector<Bytes> parts(group.size());
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      Result<Bytes> taken = hub_.take(group[i], rank_, call, deadline);
       if (!taken.ok()) {
         fault_ = taken.error();
         return *fault_;
       }
-      parts[static_cast<std::size_t>(from)] = std::move(taken).value();
+      parts[i] = std::move(taken).value();
     }
     return parts;
   }

@@ -108,35 +108,37 @@ class MpiTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets,
-                    Bytes& received, std::vector<std::size_t>& received_offsets) override {
-    hand_over(send, send_offsets);
+  Status all_to_all_among(std::span<const int> group, std::span<const std::byte> send,
+                          std::span<const std::size_t> send_offsets, Bytes& received,
+                          std::vector<std::size_t>& received_offsets) override {
+    hand_over(group, send, send_offsets);
     const Clock::time_point deadline = Clock::now() + timeout_;
-    const auto part = [&](std::size_t to) {
-      return send.subspan(send_offsets[to], send_offsets[to + 1] - send_offsets[to]);
+    const auto part = [&](std::size_t i) {
+      return send.subspan(send_offsets[i], send_offsets[i + 1] - send_offsets[i]);
     };
-    GRACE_TRY(announce(Call::kAllToAll, deadline, [&](std::size_t to) { return part(to).size(); }));
+    GRACE_TRY(announce(Call::kAllToAll, group, deadline, [&](std::size_t i) { return part(i).size(); }));
     received_offsets.assign(1, 0);
-    for (const Announcement& heard : heard_)
-      received_offsets.push_back(received_offsets.back() + heard.bytes);
+    for (const int from : group)
+      received_offsets.push_back(received_offsets.back() + heard_[static_cast<std::size_t>(from)].bytes);
     received.resize(received_offsets.back());
-    return carry(Call::kAllToAll, deadline, part,
-                 [&](std::size_t from) { return received.data() + received_offsets[from]; });
+    return carry(Call::kAllToAll, group, deadline, part,
+                 [&](std::size_t i) { return received.data() + received_offsets[i]; });
   }
 
   Result<std::vector<Bytes>> all_gather(std::span<const std::byte> mine) override {
     const Clock::time_point deadline = Clock::now() + timeout_;
-    GRACE_TRY(announce(Call::kAllGather, deadline, [&](std::size_t) { return mine.size(); }));
+    GRACE_TRY(announce(Call::kAllGather, everyone(), deadline, [&](std::size_t) { return mine.size(); }));
     std::vector<Bytes> all(heard_.size());
     for (std::size_t from = 0; from < all.size(); ++from) all[from].resize(heard_[from].bytes);
     GRACE_TRY(carry(
-        Call::kAllGather, deadline, [&](std::size_t) { return mine; },
+        Call::kAllGather, everyone(), deadline, [&](std::size_t) { return mine; },
         [&](std::size_t from) { return all[from].data(); }));
     return all;
   }
 
   Status barrier() override {
-    return announce(Call::kBarrier, Clock::now() + timeout_, [](std::size_t) { return std::size_t{0}; });
+    return announce(Call::kBarrier, everyone(), Clock::now() + timeout_,
+                    [](std::size_t) { return std::size_t{0}; });
   }
 
   void abort(std::string_view reason) override {
@@ -153,18 +155,19 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  // Step 1 of every call: each rank tells each other which call it is in and how much will follow; heard_ is
-  // what came back. It doubles as the barrier. Point to point rather than MPI_Alltoall, so that a deadline
-  // can name the rank, and as quick for so few bytes. A fault is only looked for here: once all have
-  // announced a call, all are in it, and what is under way ends.
+  // Step 1 of every call: each rank of a group tells each other which call it is in and how much will follow,
+  // bytes_for(i) to the group's rank i; heard_ is what came back. It doubles as the barrier. Point to point
+  // rather than MPI_Alltoall, so that a deadline can name the rank, and as quick for so few bytes. A fault is
+  // only looked for here: once all have announced a call, all are in it, and what is under way ends.
   template <typename BytesFor>
-  Status announce(Call call, Clock::time_point deadline, BytesFor bytes_for) {
+  Status announce(Call call, std::span<const int> group, Clock::time_point deadline, BytesFor bytes_for) {
     if (fault_.has_value()) return *fault_;
-    for (std::size_t peer = 0; peer < heard_.size(); ++peer)
-      announced_[peer] = {static_cast<std::uint64_t>(call), static_cast<std::uint64_t>(bytes_for(peer))};
+    for (std::size_t i = 0; i < group.size(); ++i)
+      announced_[static_cast<std::size_t>(group[i])] = {static_cast<std::uint64_t>(call),
+                                                        static_cast<std::uint64_t>(bytes_for(i))};
     heard_[static_cast<std::size_t>(rank_)] = announced_[static_cast<std::size_t>(rank_)];
     Requests& requests = announcements_ = Requests();
-    for (int peer = 0; peer < size_; ++peer) {
+    for (const int peer : group) {
       if (peer == rank_) continue;
       const auto p = static_cast<std::size_t>(peer);
       MPI_Irecv(&heard_[p], sizeof(Announcement), MPI_BYTE, peer, kAnnouncementTag, data_,
@@ -179,7 +182,7 @@ class MpiTransport final : public Transport {
         return fail(comm::waited_too_long(rank_, requests.first_missing(), call, timeout_));
       sched_yield();  // ranks may share a core
     }
-    for (int peer = 0; peer < size_; ++peer) {
+    for (const int peer : group) {
       const std::uint64_t theirs = heard_[static_cast<std::size_t>(peer)].call;
       if (theirs != static_cast<std::uint64_t>(call))
         return fail(comm::in_another_call(rank_, peer, call, static_cast<Call>(theirs)));
@@ -187,28 +190,33 @@ class MpiTransport final : public Transport {
     return {};
   }
 
-  // Step 2: the payload, as announced. part(to) is what goes to a rank, place(from) where its bytes go.
+  // Step 2: the payload, as announced. part(i) is what goes to the group's rank i, place(i) where its bytes
+  // go.
   template <typename Part, typename Place>
-  Status carry(Call call, Clock::time_point deadline, Part part, Place place) {
+  Status carry(Call call, std::span<const int> group, Clock::time_point deadline, Part part, Place place) {
     Requests requests;
-    // Each rank starts with the one after it, so that not all send to rank 0 first.
-    for (int step = 1; step < size_; ++step) {
-      const int from = (rank_ - step + size_) % size_;
-      std::byte* into = place(static_cast<std::size_t>(from));
+    const std::size_t size = group.size();
+    const auto me = static_cast<std::size_t>(std::ranges::find(group, rank_) - group.begin());
+    // Each rank starts with the one after it, so that not all send to the first one first.
+    for (std::size_t step = 1; step < size; ++step) {
+      const std::size_t i = (me + size - step) % size;
+      const int from = group[i];
+      std::byte* into = place(i);
       const std::size_t bytes = heard_[static_cast<std::size_t>(from)].bytes;
       for (std::size_t at = 0; at < bytes; at += kChunkBytes)
         MPI_Irecv(into + at, static_cast<int>(std::min(kChunkBytes, bytes - at)), MPI_BYTE, from, kPayloadTag,
                   data_, requests.next(from));
     }
-    for (int step = 1; step < size_; ++step) {
-      const int to = (rank_ + step) % size_;
-      const std::span<const std::byte> bytes = part(static_cast<std::size_t>(to));
+    for (std::size_t step = 1; step < size; ++step) {
+      const std::size_t i = (me + step) % size;
+      const int to = group[i];
+      const std::span<const std::byte> bytes = part(i);
       for (std::size_t at = 0; at < bytes.size(); at += kChunkBytes)
         MPI_Isend(bytes.data() + at, static_cast<int>(std::min(kChunkBytes, bytes.size() - at)), MPI_BYTE, to,
                   kPayloadTag, data_, requests.next(to));
     }
-    const std::span<const std::byte> own = part(static_cast<std::size_t>(rank_));
-    if (!own.empty()) std::memcpy(place(static_cast<std::size_t>(rank_)), own.data(), own.size());
+    const std::span<const std::byte> own = part(me);
+    if (!own.empty()) std::memcpy(place(me), own.data(), own.size());
     while (!requests.test()) {
       if (Clock::now() >= deadline) {
         payload_pending_ =
