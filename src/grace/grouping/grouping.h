@@ -56,10 +56,16 @@ struct TwoLevels {
   std::vector<NodeGroup>
       nodes;  // [N], or empty for a layer without affinity, which falls back to contiguous_groups
 };
-// Nodes by spectral clustering, sizes free within the node's slots, but at least one expert per device where
-// E >= D; then spectral clustering inside each node. Where nodes or devices differ in capacity, the larger
-// group goes to the larger one. REQUIRES: the slots hold E experts.
-TwoLevels two_levels(const LayerStats& stats, const Cluster& cluster);
+enum class NodeSizes {
+  kFree,   // within the node's slots, but at least one expert per device where E >= D
+  kEqual,  // as many experts for each device everywhere, rounded down or up, within the slots
+};
+// Nodes by spectral clustering, their sizes held as said; then spectral clustering inside each node. Where
+// nodes or devices differ in capacity, the larger group goes to the larger one. REQUIRES: the slots hold E
+// experts.
+TwoLevels two_levels(const LayerStats& stats, const Cluster& cluster, NodeSizes sizes = NodeSizes::kFree);
+// An r that bounds no group of devices: only slots do, and that none is empty where E >= D.
+inline constexpr double kNoSizeBound = 1e6;
 // The experts of each device, [D][...], ascending, with sizes inside a node held by r and by each device's
 // slots.
 std::vector<std::vector<ExpertId>> device_groups(const LayerStats& stats, const Cluster& cluster,
@@ -68,6 +74,13 @@ std::vector<std::vector<ExpertId>> device_groups(const LayerStats& stats, const 
 // The published two levels in one call: device_groups of two_levels.
 std::vector<std::vector<ExpertId>> hierarchical_groups(const LayerStats& stats, const Cluster& cluster,
                                                        double r);
+
+// One level, as Occult groups (arXiv 2505.13345): spectral clustering into D groups of E/D experts, rounded
+// down or up and within the slots; then the groups are laid on nodes so that what fires together shares one:
+// spectral clustering of the groups into nodes, then changes of places that keep more affinity inside nodes,
+// the best first, until none does. [D][...], ascending. A layer without affinity: contiguous_groups. Ties to
+// the lower id. REQUIRES: the slots hold E experts.
+std::vector<std::vector<ExpertId>> uniform_groups(const LayerStats& stats, const Cluster& cluster);
 
 // A point of the (S, U) curve: S = sqrt(mean over devices of (|C_d| - m)^2) with m = floor(n / L) of the
 // device's node, U = affinity kept.

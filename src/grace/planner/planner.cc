@@ -18,6 +18,14 @@ namespace {
 constexpr std::array kStrategies = {
     Strategy{"vanilla", &vanilla_layers},
     Strategy{"grace", &grace_layers},
+    Strategy{"grace-uniform", &grace_uniform_layers},
+    Strategy{"grace-hg", &grace_hg_layers},
+    Strategy{"grace-free", &grace_free_layers},
+    Strategy{"grace-hg-fr-wrr", &grace_hg_fr_wrr_layers},
+    Strategy{"grace-hg-dr-wrr", &grace_hg_dr_wrr_layers},
+    Strategy{"occult", &occult_layers},
+    Strategy{"eplb", &eplb_layers},
+    Strategy{"eplb-flat", &eplb_flat_layers},
     Strategy{"joint", &joint_layers},
 };
 

@@ -39,8 +39,16 @@ struct Strategy {
 
 std::span<const Strategy> strategies();
 
-StrategyOutput joint_layers(const StrategyInput& input);   // placement, copies and routing by one objective
+StrategyOutput joint_layers(const StrategyInput& input);    // placement, copies and routing by one objective
 StrategyOutput vanilla_layers(const StrategyInput& input);  // contiguous blocks, no copies
 StrategyOutput grace_layers(const StrategyInput& input);  // two levels, sizes held by r, dynamic replication
+StrategyOutput grace_uniform_layers(const StrategyInput& input);    // equal sizes at both levels, no copies
+StrategyOutput grace_hg_layers(const StrategyInput& input);         // as grace, without copies
+StrategyOutput grace_free_layers(const StrategyInput& input);       // as grace, device sizes free too
+StrategyOutput grace_hg_fr_wrr_layers(const StrategyInput& input);  // as grace, one host a hot expert, wrr
+StrategyOutput grace_hg_dr_wrr_layers(const StrategyInput& input);  // as grace, routed by wrr
+StrategyOutput occult_layers(const StrategyInput& input);           // equal sizes at one level, no copies
+StrategyOutput eplb_layers(const StrategyInput& input);  // by load alone; by node where E % N == 0, else flat
+StrategyOutput eplb_flat_layers(const StrategyInput& input);  // by load alone over all devices
 
 }  // namespace grace
