@@ -16,8 +16,8 @@ namespace {
 using sim::DeviceWork;
 using sim::Pass;
 
-// Rows gathered for one call of a router: enough to forget the call, few enough to stay in cache.
-constexpr std::size_t kTokensPerCall = 1024;
+// Tokens of a source between two observations of the loads, and of one call of its router.
+constexpr std::size_t kTokensPerCall = 32;
 // A trace's rows of one layer lie far apart, and the processor does not see the next one coming.
 constexpr std::size_t kRowsAhead = 16;
 
@@ -49,8 +49,16 @@ class LayerRun {
   // `record`, where there is one, receives what this layer did.
   void pass(const Pass& pass, PassRecord* record) {
     counter_.clear();
-    for (std::size_t device = 0; device < routers_.size(); ++device)
-      route(device, pass.devices[device].tokens);
+    std::size_t longest = 0;
+    for (const DeviceWork& work : pass.devices) longest = std::max(longest, work.tokens.size());
+    const std::int64_t expected = tokens_of(pass) * trace_.experts_per_token;
+    // Sources run side by side, a call each in turn, as far as feedback is concerned.
+    for (std::size_t begin = 0; begin < longest; begin += kTokensPerCall) {
+      for (const std::unique_ptr<Router>& router : routers_)
+        router->observe(counter_.counts().load, expected);
+      for (std::size_t device = 0; device < routers_.size(); ++device)
+        route(device, pass.devices[device].tokens, begin);
+    }
     const BatchCounts& counts = counter_.counts();
     if (counts.assignments == 0) return;
     figures_.add(counts, cluster_, {});
@@ -78,21 +86,21 @@ class LayerRun {
   }
 
  private:
-  void route(std::size_t device, std::span<const std::int64_t> tokens) {
+  // The call that begins with a source's token `begin`.
+  void route(std::size_t device, std::span<const std::int64_t> tokens, std::size_t begin) {
+    if (begin >= tokens.size()) return;
     const auto top_k = static_cast<std::size_t>(trace_.experts_per_token);
-    for (std::size_t begin = 0; begin < tokens.size(); begin += kTokensPerCall) {
-      const std::size_t count = std::min(kTokensPerCall, tokens.size() - begin);
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t ahead = std::min(begin + i + kRowsAhead, tokens.size() - 1);
-        __builtin_prefetch(trace_.choices(tokens[ahead], layer_).data());
-        std::ranges::copy(trace_.choices(tokens[begin + i], layer_),
-                          choices_.begin() + static_cast<std::ptrdiff_t>(i * top_k));
-      }
-      const std::span choices = std::span(choices_).first(count * top_k);
-      const std::span devices = std::span(device_of_choice_).first(count * top_k);
-      routers_[device]->route(choices, trace_.experts_per_token, devices);
-      counter_.add(DeviceId(static_cast<std::int32_t>(device)), choices, devices, trace_.experts_per_token);
+    const std::size_t count = std::min(kTokensPerCall, tokens.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t ahead = std::min(begin + i + kRowsAhead, tokens.size() - 1);
+      __builtin_prefetch(trace_.choices(tokens[ahead], layer_).data());
+      std::ranges::copy(trace_.choices(tokens[begin + i], layer_),
+                        choices_.begin() + static_cast<std::ptrdiff_t>(i * top_k));
     }
+    const std::span choices = std::span(choices_).first(count * top_k);
+    const std::span devices = std::span(device_of_choice_).first(count * top_k);
+    routers_[device]->route(choices, trace_.experts_per_token, devices);
+    counter_.add(DeviceId(static_cast<std::int32_t>(device)), choices, devices, trace_.experts_per_token);
   }
 
   const Trace& trace_;

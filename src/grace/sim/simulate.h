@@ -95,9 +95,10 @@ struct Simulation {
   PhaseTime whole() const;
 };
 
-// The same at any thread count. Errors: invalid_input when plan, cluster and trace disagree, or the plan's
-// routing policy is unknown. The trace is not copied. REQUIRES: violations(trace) is empty; as many MoE
-// layers in options.model as in the trace, or no layers.
+// Policies with feedback see the loads after every 32 tokens of each source. The same at any thread count.
+// Errors: invalid_input when plan, cluster and trace disagree, or the plan's routing policy is unknown. The
+// trace is not copied. REQUIRES: violations(trace) is empty; as many MoE layers in options.model as in the
+// trace, or no layers.
 Result<Simulation> simulate(const Trace& trace, const Plan& plan, const Cluster& cluster,
                             const SimulateOptions& options, ThreadPool& pool);
 

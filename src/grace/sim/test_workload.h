@@ -11,6 +11,7 @@
 #include "grace/base/rng.h"
 #include "grace/cluster/cluster.h"
 #include "grace/plan/plan.h"
+#include "grace/sim/simulate.h"
 #include "grace/trace/trace.h"
 
 namespace grace {
@@ -64,5 +65,53 @@ inline Plan random_plan(Rng& rng, const Trace& trace, const Cluster& cluster) {
   }
   return plan;
 }
+
+// Round figures, so that a mistake shows; devices of three speeds.
+inline Cluster timed_cluster(const std::vector<std::size_t>& devices_per_node) {
+  Cluster cluster = cluster_of(devices_per_node);
+  cluster.between_devices = {1e9, 2e-6};
+  cluster.between_nodes = {1e8, 7e-6};
+  cluster.flops_per_s = 1e10;
+  cluster.memory_bytes_per_s = 1e9;
+  int d = 0;
+  for (auto& of_node : cluster.devices_of_node)
+    for (Device& device : of_node) device.speed = 0.5 * (1 + d++ % 3);
+  return cluster;
+}
+
+// Dense, MoE, MoE, dense windowed, MoE: the random traces' decoder layers 1, 2 and 5 among others.
+inline ModelPrice some_model() {
+  ModelPrice model;
+  const PartPrice attention{3e5, 40, 90, 17, 2e5};
+  for (const bool is_moe : {false, true, true, false, true})
+    model.layers.push_back({attention, {is_moe ? 1e4 : 7e5, 0, 0, 0, is_moe ? 3e3 : 4e5}, is_moe, !is_moe});
+  model.head = {5e6, 0, 0, 0, 3e6};
+  model.window = 4;
+  return model;
+}
+
+inline SimulateOptions some_options(int batch, Dispatch dispatch) {
+  return {.batch = batch,
+          .dispatch = dispatch,
+          .sizes = {.hidden = 32, .expert_ffn = 16},
+          .model = some_model(),
+          .recorded_decode_passes = 2,
+          .progress = {}};
+}
+
+struct Case {
+  explicit Case(std::uint64_t seed) {
+    Rng rng(seed);
+    const std::vector<std::vector<std::size_t>> shapes{{1}, {2, 2}, {1, 3}, {4, 4}, {3, 1, 2}};
+    cluster = timed_cluster(shapes[rng.below(shapes.size())]);
+    trace = random_trace(rng, static_cast<int>(rng.below(23)));
+    plan = random_plan(rng, trace, cluster);
+    batch = static_cast<int>(rng.below(9));
+  }
+  Cluster cluster;
+  Trace trace;
+  Plan plan;
+  int batch;
+};
 
 }  // namespace grace
