@@ -177,6 +177,12 @@ class Copies {
     std::swap(here, there);
   }
 
+  int num_seconds() const {
+    int seconds = 0;
+    for (const int count : count_at_) seconds += std::max(0, count - 1);
+    return seconds;
+  }
+
   // What device d lacks and has the largest load / copies; kNoExpert where it lacks nothing.
   ExpertId most_wanted_by(std::size_t d) const {
     ExpertId best = kNoExpert;
@@ -284,14 +290,13 @@ int spread_second_copies(std::span<const std::int64_t> load, std::span<const int
                          std::span<const int> domain_of_device,
                          std::vector<std::vector<ExpertId>>& experts_of_device) {
   Copies copies(load, experts_of_device);
-  int seconds = 0;
+  const int seconds = copies.num_seconds();
   for (std::size_t d = 0; d < experts_of_device.size(); ++d) {
     for (std::size_t at = 0; at < experts_of_device[d].size();) {
       if (!copies.is_second(d, experts_of_device[d][at])) {
         ++at;
         continue;
       }
-      ++seconds;
       if (!change_places(copies, domain_of_device, d, at)) copies.remove(d, at);
     }
   }

@@ -38,7 +38,7 @@ enum class EplbLevels { kHierarchical, kFlat };
 
 struct EplbLayer {
   LayerPlan layer;              // the primary is the copy on the lowest device
-  int second_copies_moved = 0;  // what the published rule would have put beside a copy of the same expert
+  int second_copies_moved = 0;  // that the published rule would have put beside a copy of the same expert
 };
 
 // The same rule for devices of unequal slots in nodes of unequal size: a node takes experts in proportion to
