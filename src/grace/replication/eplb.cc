@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <optional>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "grace/base/check.h"
@@ -218,27 +220,26 @@ class Copies {
 bool change_places(Copies& copies, std::span<const int> domain_of_device, std::size_t d, std::size_t at) {
   const ExpertId second = copies.on(d)[at];
   const double share = copies.share_of(second);
-  std::size_t best = domain_of_device.size();
+  // The fuller of the two devices afterwards, the other device, minus the share that comes, its expert.
+  using Change = std::tuple<double, std::size_t, double, ExpertId>;
+  std::optional<Change> best;
   std::size_t best_at = 0;
-  double best_load = 0;
   for (std::size_t other = 0; other < domain_of_device.size(); ++other) {
     if (domain_of_device[other] != domain_of_device[d] || copies.holds(other, second)) continue;
     const std::span<const ExpertId> there = copies.on(other);
     for (std::size_t i = 0; i < there.size(); ++i) {
       if (copies.holds(d, there[i])) continue;
-      const double more = copies.share_of(there[i]) - share;
-      const double fuller = std::max(copies.load_of(d) + more, copies.load_of(other) - more);
-      const bool first = best == domain_of_device.size();
-      if (first || fuller < best_load ||
-          (fuller == best_load && other == best && there[i] < there[best_at])) {
-        best = other;
-        best_at = i;
-        best_load = fuller;
-      }
+      const double comes = copies.share_of(there[i]);
+      const double more = comes - share;
+      const Change change{std::max(copies.load_of(d) + more, copies.load_of(other) - more), other, -comes,
+                          there[i]};
+      if (best && *best <= change) continue;
+      best = change;
+      best_at = i;
     }
   }
-  if (best == domain_of_device.size()) return false;
-  copies.swap(d, at, best, best_at);
+  if (!best) return false;
+  copies.swap(d, at, std::get<1>(*best), best_at);
   return true;
 }
 
