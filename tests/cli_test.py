@@ -10,7 +10,7 @@ import unittest
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 FIXTURE = SOURCE / "tests/fixtures/olmoe/bf16_published"
 DEMO = SOURCE / "models/demo"
-COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "run", "bench", "report", "check")
+COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "simulate", "run", "bench", "report", "check")
 IDS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11, 12], [3, 3, 1]]
 
 
@@ -101,6 +101,24 @@ class Running(CommandLine):
         self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--out", trace)
         self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "vanilla", "--out", plan)
         self.refuses("run", FIXTURE, "--token-ids", self.ids, "--plan", plan, "--cluster", "2x2", saying="p.json")
+
+    def test_simulates_a_trace_with_and_without_a_plan(self):
+        trace, plan, timeline, page = map(self.path, ("t.safetensors", "p.json", "timeline.json", "page.html"))
+        self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--phase", "both", "--out", trace)
+        self.succeeds("plan", "--trace", trace, "--cluster", "2x2", "--strategy", "grace", "--out", plan)
+        common = ("simulate", "--trace", trace, "--cluster", "2x2", "--shape", FIXTURE / "config.json")
+        planned = json.loads(self.succeeds(*common, "--plan", plan, "--timeline", timeline, "--json"))
+        self.assertEqual(planned["strategy"], "grace")
+        self.assertEqual(planned["whole"]["tokens"], 15)
+        self.assertEqual(len(planned["devices"]), 4)
+        self.assertTrue(0 < planned["whole"]["all_to_all_of_whole"] < planned["whole"]["all_to_all_of_moe_layers"] < 1)
+        self.assertTrue(json.loads(timeline.read_text())["traceEvents"])
+        flat = json.loads(self.succeeds(*common, "--dispatch", "flat", "--batch", 2, "--timeline", page, "--json"))
+        self.assertEqual((flat["strategy"], flat["dispatch"], flat["batch_sequences"]), ("vanilla", "flat", 2))
+        self.assertIn("all-to-all of the whole", page.read_text())
+        self.refuses("simulate", "--trace", trace, "--cluster", "2x2", saying="--shape")
+        self.refuses(*common, "--plan", plan, "--dispatch", "padded", saying="padded")
+        self.refuses("simulate", "--trace", trace, "--cluster", "1x2", "--plan", plan, "--shape", FIXTURE, saying="p.json")
 
     def test_scores_and_writes_logits(self):
         scored = json.loads(self.succeeds("eval", FIXTURE, "--token-ids", self.ids, "--context", 4, "--json"))

@@ -18,7 +18,8 @@ LayerSizes sizes_of(const ModelShape& shape) {
 }
 
 Result<LayerSizes> sizes_for(const std::string& shape_flag, const std::string& trace_model) {
-  return sizes_of(GRACE_TRY(shape_for(shape_flag, trace_model)));
+  const ModelShape shape = GRACE_TRY(shape_for(shape_flag, trace_model));
+  return sizes_of(shape);
 }
 
 Status check_shape(const ModelShape& shape, const Trace& trace) {
