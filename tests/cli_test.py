@@ -1,7 +1,9 @@
 """The command line's promises: exit codes, one-line errors, the shape of its JSON (arguments: program, source folder)."""
 
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,7 +12,7 @@ import unittest
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 FIXTURE = SOURCE / "tests/fixtures/olmoe/bf16_published"
 DEMO = SOURCE / "models/demo"
-COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "simulate", "run", "bench", "report", "check")
+COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "simulate", "calibrate", "run", "bench", "report", "check")
 IDS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11, 12], [3, 3, 1]]
 
 
@@ -201,6 +203,70 @@ class Synthesizing(CommandLine):
             self.refuses(*make, "--shape", "3x16", option, value, saying=saying)
         self.refuses(*make, "--shape", "3x16", "--top-k", 17, saying="17 is outside [1, 16]")
         self.refuses("synthesize", *self.SMALL, saying="--out")
+
+
+class Calibrating(CommandLine):
+    """Quick and rough: what is measured is not judged here, only that it is there and can be used."""
+
+    def measured(self, *arguments) -> dict:
+        cluster = self.path("c.json")
+        told = json.loads(self.succeeds("calibrate", "--out", cluster, "--seconds", 0.2, "--json", *arguments))
+        self.assertGreaterEqual(told["rounds"], 3)
+        self.assertEqual(len(told["speeds"]), told["ranks"])
+        for figure in (told["flops_per_s"], told["memory_bytes_per_s"]):
+            self.assertGreater(figure["value"], 0)
+        self.assertEqual(self.succeeds("check", cluster).count("OK"), 1)
+        file = json.loads(cluster.read_text())
+        self.assertEqual(sum(kind["count"] for node in file["nodes"] for kind in node["devices"]), told["ranks"])
+        for link in (file["between_devices"], file["between_nodes"]):
+            self.assertGreater(link["bytes_per_s"], 0)
+            self.assertGreater(link["latency_s"], 0)
+        return told
+
+    def test_measures_threads_as_one_node_and_as_two(self):
+        told = self.measured("--ranks", 2)
+        self.assertEqual((told["shape"], told["transport"], told["hosts"]), ("1x2", "in_process", 1))
+        self.assertIsNone(told["between_nodes"])
+        self.assertFalse(told["nodes_are_one_machine"])
+        told = self.measured("--cluster", "2x1")
+        self.assertEqual((told["shape"], told["ranks"]), ("2x1", 2))
+        self.assertIsNone(told["between_devices"])
+        self.assertTrue(told["nodes_are_one_machine"])
+        self.assertIn("not a network", " ".join(told["notes"]))
+
+    def test_measures_nodes_that_differ(self):
+        link = {"bytes_per_s": 1, "latency_s": 0}
+        nodes = [{"devices": [{"count": 2, "slots": 5}]}, {"devices": [{}]}]
+        uneven = self.written("uneven.json", {"format_version": 1, "nodes": nodes, "between_devices": link, "between_nodes": link,
+                                              "flops_per_s": 1, "memory_bytes_per_s": 1})
+        told = self.measured("--cluster", uneven)
+        self.assertEqual((told["shape"], told["ranks"]), ("nodes of 2, 1", 3))
+        kinds = {exchange["between"] for exchange in told["exchanges"]}
+        self.assertEqual(kinds, {"between devices", "between nodes", "between two devices", "between two nodes"})
+        self.assertEqual(json.loads(self.path("c.json").read_text())["nodes"][0]["devices"][0]["slots"], 5)
+
+    def test_measures_an_mpi_job(self):
+        if shutil.which("mpirun") is None:
+            self.skipTest("mpirun is not here")
+        told = self.measured("--ranks", 2, "--transport", "mpi")
+        self.assertEqual((told["shape"], told["transport"], told["hosts"]), ("1x2", "mpi", 1))
+        inside = self.path("inside.json")
+        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        job = ("mpirun", "-n", 2, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
+        command = (*job, PROGRAM, "calibrate", "--out", inside, "--cluster", "2x1", "--seconds", 0.1)
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600, env=environment)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len(json.loads(inside.read_text())["nodes"]), 2)
+
+    def test_refuses_what_it_cannot_measure(self):
+        measure = ("calibrate", "--out", self.path("c.json"))
+        self.refuses(*measure, "--ranks", 1, saying="1 is outside [2, 1024]")
+        self.refuses(*measure, "--ranks", 3, "--cluster", "2x2", saying="the cluster 2x2 has 4 devices")
+        self.refuses(*measure, "--cluster", "1x1", saying="1 device has no link")
+        self.refuses(*measure, "--threads", 0, saying="0 is outside [1, 1024]")
+        self.refuses(*measure, "--seconds", 0, saying="0 is outside (0, 3600]")
+        self.refuses(*measure, "--transport", "pigeon", saying="pigeon")
+        self.refuses("calibrate", saying="--out")
 
 
 class Checking(CommandLine):

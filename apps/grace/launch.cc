@@ -19,17 +19,11 @@ namespace {
 constexpr std::chrono::milliseconds kRankTimeout = std::chrono::minutes(5);
 constexpr int kMostThreads = 1024;
 
-Result<bool> uses_mpi(const std::string& transport) {
-  if (transport.empty()) return inside_mpi();
-  if (transport == "mpi") return true;
-  if (transport == "in_process") return false;
-  return invalid_input(fmt::format("--transport: '{}' is neither in_process nor mpi", transport));
-}
-
-// Becomes `mpirun -n ranks` of this command line.
+// Becomes `mpirun -n ranks` of this command line; 0 leaves the number to the hostfile.
 Error become_mpirun(int ranks, const std::string& hosts, const Context& context) {
-  std::vector<std::string> words = {"mpirun",    "--quiet", "-n",    std::to_string(ranks), "--oversubscribe",
-                                    "--bind-to", "none",    "--mca", "mpi_yield_when_idle", "1"};
+  std::vector<std::string> words = {"mpirun", "--quiet", "--oversubscribe",     "--bind-to",
+                                    "none",   "--mca",   "mpi_yield_when_idle", "1"};
+  if (ranks > 0) words.insert(words.end(), {"-n", std::to_string(ranks)});
   if (!hosts.empty()) words.insert(words.end(), {"--hostfile", hosts});
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
@@ -47,6 +41,13 @@ Error become_mpirun(int ranks, const std::string& hosts, const Context& context)
 }
 
 }  // namespace
+
+Result<bool> uses_mpi(const std::string& transport) {
+  if (transport.empty()) return inside_mpi();
+  if (transport == "mpi") return true;
+  if (transport == "in_process") return false;
+  return invalid_input(fmt::format("--transport: '{}' is neither in_process nor mpi", transport));
+}
 
 Result<Job> prepare_job(const EngineFlags& flags) {
   Job job;
@@ -75,16 +76,20 @@ Result<Job> prepare_job(const EngineFlags& flags) {
 }
 
 Result<Ranks> Ranks::make(const Job& job, const Context& context) {
-  const int size = job.cluster.num_devices();
-  if (job.mpi && !inside_mpi()) return become_mpirun(size, job.hosts, context);
-  Ranks ranks(size, job.threads);
-  if (!job.mpi) return ranks;
+  return make({job.cluster.num_devices(), job.mpi, job.hosts, job.threads}, context);
+}
+
+Result<Ranks> Ranks::make(const RanksWanted& wanted, const Context& context) {
+  if (wanted.mpi && !inside_mpi()) return become_mpirun(wanted.size, wanted.hosts, context);
+  Ranks ranks(wanted.size, wanted.threads);
+  if (!wanted.mpi) return ranks;
   int argc = context.argc;
   char** argv = context.argv;
   ranks.mpi_ = GRACE_TRY(make_mpi_transport(&argc, &argv, kRankTimeout));
-  if (ranks.mpi_->size() != size)
+  if (wanted.size == 0) ranks.size_ = ranks.mpi_->size();
+  if (ranks.mpi_->size() != ranks.size_)
     return invalid_input(
-        fmt::format("mpirun started {} ranks, the cluster has {} devices", ranks.mpi_->size(), size));
+        fmt::format("mpirun started {} ranks, the cluster has {} devices", ranks.mpi_->size(), ranks.size_));
   return ranks;
 }
 

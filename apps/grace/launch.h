@@ -36,6 +36,16 @@ struct Job {
 // together.
 Result<Job> prepare_job(const EngineFlags& flags);
 
+// What --transport stands for: mpi where it says so, or says nothing inside mpirun. Errors: invalid_input.
+Result<bool> uses_mpi(const std::string& transport);
+
+struct RanksWanted {
+  int size = 1;  // with mpi 0 is as many as mpirun starts
+  bool mpi = false;
+  std::string hosts;
+  int threads = 1;  // of each
+};
+
 // The ranks of a job, for one or more collective runs.
 class Ranks {
  public:
@@ -43,6 +53,10 @@ class Ranks {
   // Errors: unsupported without MPI; invalid_input when mpirun started another number of ranks than the
   // cluster has devices.
   static Result<Ranks> make(const Job& job, const Context& context);
+  // The same without a model.
+  static Result<Ranks> make(const RanksWanted& wanted, const Context& context);
+
+  int size() const { return size_; }
 
   // Calls body once on every rank, each with a thread pool of its own.
   Status run(const std::function<Status(Transport&, ThreadPool&)>& body);

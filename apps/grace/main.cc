@@ -40,6 +40,7 @@ int parse_and_run(int argc, char** argv) {
   add_synthesize(app, context);
   add_plan(app, context);
   add_simulate(app, context);
+  add_calibrate(app, context);
   add_run(app, context);
   add_bench(app, context);
   add_report(app, context);
