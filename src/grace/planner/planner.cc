@@ -16,17 +16,20 @@ namespace grace {
 namespace {
 
 constexpr std::array kStrategies = {
-    Strategy{"vanilla", &vanilla_layers},
-    Strategy{"grace", &grace_layers},
-    Strategy{"grace-uniform", &grace_uniform_layers},
-    Strategy{"grace-hg", &grace_hg_layers},
-    Strategy{"grace-free", &grace_free_layers},
-    Strategy{"grace-hg-fr-wrr", &grace_hg_fr_wrr_layers},
-    Strategy{"grace-hg-dr-wrr", &grace_hg_dr_wrr_layers},
-    Strategy{"occult", &occult_layers},
-    Strategy{"eplb", &eplb_layers},
-    Strategy{"eplb-flat", &eplb_flat_layers},
-    Strategy{"joint", &joint_layers},
+    Strategy{"vanilla", false, &vanilla_layers},
+    Strategy{"grace", false, &grace_layers},
+    Strategy{"grace-uniform", false, &grace_uniform_layers},
+    Strategy{"grace-hg", false, &grace_hg_layers},
+    Strategy{"grace-free", false, &grace_free_layers},
+    Strategy{"grace-hg-fr-wrr", false, &grace_hg_fr_wrr_layers},
+    Strategy{"grace-hg-dr-wrr", false, &grace_hg_dr_wrr_layers},
+    Strategy{"occult", false, &occult_layers},
+    Strategy{"eplb", false, &eplb_layers},
+    Strategy{"eplb-flat", false, &eplb_flat_layers},
+    Strategy{"eplb-cover", false, &eplb_cover_layers},
+    Strategy{"joint", true, &joint_layers},
+    Strategy{"joint-slow", false, &joint_slow_layers},
+    Strategy{"joint-fast", false, &joint_fast_layers},
 };
 
 const Strategy* find_strategy(std::string_view name) {
@@ -88,6 +91,10 @@ Status check_budget(const Trace& trace, const Cluster& cluster, const PlanOption
 }
 
 Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
+  if (!(options.effort > 0) || options.effort > 1000)
+    return invalid_input(fmt::format("effort: {} is outside (0, 1000]", options.effort));
+  if (options.objective.batch < 1)
+    return invalid_input(fmt::format("batch: {} tokens, must be at least 1", options.objective.batch));
   if (std::isnan(options.r) || options.r > 1)
     return invalid_input(fmt::format("r: {} is outside [0, 1] (negative: chosen by the knee)", options.r));
   if (trace.num_tokens() < 1 || trace.num_moe_layers() < 1 || trace.num_experts < 1 ||
@@ -166,6 +173,11 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
     return invalid_input(
         fmt::format("strategy: '{}' is not one of {}", options.strategy, fmt::join(strategy_names(), ", ")));
   GRACE_TRY(check_input(trace, cluster, options));
+  if (strategy->needs_sizes && !options.objective.sizes.known())
+    return invalid_input(
+        fmt::format("strategy {}: minimises seconds, which need the model's sizes; name its shape, or take "
+                    "{}-slow or {}-fast",
+                    options.strategy, options.strategy, options.strategy));
 
   const std::vector<LayerStats> stats = count_layers(trace, pool);
   const PlanAndChoose parts = split_for_search(trace, options.seed);
@@ -192,6 +204,7 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
   if (const std::vector<std::size_t> silent = layers_without_data(stats); !silent.empty())
     plan.provenance["moe_ordinals_without_data"] = fmt::format("{}", fmt::join(silent, ","));
   plan.figures = figures_of(stats, plan.layers);
+  plan.figures.insert(output.figures.begin(), output.figures.end());
 
   const std::vector<std::string> faults = violations(plan, cluster);
   GRACE_CHECK(faults.empty(), faults.front());

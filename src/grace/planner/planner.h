@@ -24,7 +24,7 @@ struct PlanOptions {
   // says, and where it does not say, E/D rounded up and one more. Bounds `eplb` and `joint`; the published
   // methods take what they take, within the cluster's slots.
   std::vector<int> slots = {};
-  // What `joint` minimises, and for how many tokens at a time.
+  // The sizes and the batch for which `joint` minimises layer time; the strategy sets the aim.
   Objective objective = {};
   double effort = 1;  // of the search of `joint`: its proposals, relative to the default
 };

@@ -24,23 +24,28 @@ struct StrategyInput {
 };
 
 struct StrategyOutput {
-  std::vector<LayerPlan> layers;  // [M]
-  std::string routing = "tar";    // a policy of the routing room
-  std::vector<KneePoint> knee;    // as in PlanResult
+  std::vector<LayerPlan> layers;          // [M]
+  std::string routing = "tar";            // a policy of the routing room
+  std::vector<KneePoint> knee;            // as in PlanResult
+  std::map<std::string, double> figures;  // added to what every plan predicts
   std::map<std::string, std::string>
       provenance;  // options it settled itself, added to what every plan records
 };
 
 struct Strategy {
   std::string_view name;
+  bool needs_sizes = false;  // LayerSizes
   // REQUIRES: the slots of the cluster hold every expert once. Same input, same output at any thread count.
   StrategyOutput (*make_layers)(const StrategyInput& input);
 };
 
 std::span<const Strategy> strategies();
 
-StrategyOutput joint_layers(const StrategyInput& input);    // placement, copies and routing by one objective
-StrategyOutput vanilla_layers(const StrategyInput& input);  // contiguous blocks, no copies
+StrategyOutput joint_layers(const StrategyInput& input);       // placement, copies, routing: layer time
+StrategyOutput joint_slow_layers(const StrategyInput& input);  // the same for judge-slow
+StrategyOutput joint_fast_layers(const StrategyInput& input);  // the same for judge-fast
+StrategyOutput eplb_cover_layers(const StrategyInput& input);  // eplb's copies, routed by cover and price
+StrategyOutput vanilla_layers(const StrategyInput& input);     // contiguous blocks, no copies
 StrategyOutput grace_layers(const StrategyInput& input);  // two levels, sizes held by r, dynamic replication
 StrategyOutput grace_uniform_layers(const StrategyInput& input);    // equal sizes at both levels, no copies
 StrategyOutput grace_hg_layers(const StrategyInput& input);         // as grace, without copies

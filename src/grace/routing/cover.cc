@@ -6,59 +6,149 @@
 
 #include "grace/base/check.h"
 
+// The loader picks the clone for the machine; all compute the same whole numbers. Sanitizers run before a
+// choice is possible.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define GRACE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define GRACE_CLONES
+#endif
+#define GRACE_INLINE inline __attribute__((always_inline))
+
 namespace grace {
 namespace {
 
-constexpr std::size_t kLanes = 8;  // loops over lanes are whole vectors
-// A host that is not: above any price, and small enough that sums keep the cents. A device that may not be
-// opened: above what it could save.
-constexpr float kFar = 512;
-constexpr float kNever = 1e6F;
-constexpr float kDearest = 16;  // what the dearest cost is scaled to
-constexpr float kTie = 1e-4F;   // savings closer than this are equal
+constexpr std::size_t kLanes = 8;   // loops over lanes are whole vectors
+constexpr double kDearest = 65536;  // what the dearest cost is scaled to
+// A host that is not one: above any price. A device that may not be opened: above what it could save.
+constexpr std::int32_t kFar = 1 << 21;
+constexpr std::int32_t kNever = 1 << 30;
+constexpr std::int32_t kHighestPrice = kFar / 4;
+static_assert(std::int64_t{kFar} * kMaxExpertsPerToken < kNever);
 
-std::size_t round_up(std::size_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+// One token on its way.
+struct Token {
+  std::size_t count;
+  std::size_t lanes;
+  const std::int32_t* rows[kMaxExpertsPerToken];
+  std::int32_t current[kMaxExpertsPerToken];  // price each expert pays
+  std::int32_t* device_of;
+  std::int32_t device_cost;
+  std::int32_t lowest_price;
+  const std::int32_t* opening[kMaxExpertsPerToken + 1];  // [lanes] of each opened node, the own first
+  std::int32_t entries[kMaxExpertsPerToken + 1];
+  std::size_t num_nodes;
+  std::int32_t opened[kMaxExpertsPerToken];  // devices that were paid for
+  std::size_t num_opened;
+};
 
-// What each of `lanes` would save if opened: the sum over experts of what they pay now above their row.
-void savings_of(const float* rows[], const float* current, std::size_t experts, std::size_t lanes,
-                float* saving) {
-  for (std::size_t first = 0; first < lanes; first += kLanes) {
-    std::array<float, kLanes> sum{};
-    for (std::size_t k = 0; k < experts; ++k) {
-      const float* row = rows[k] + first;
-      const float now = current[k];
-      for (std::size_t l = 0; l < kLanes; ++l) sum[l] += std::max(0.0F, now - row[l]);
-    }
-    for (std::size_t l = 0; l < kLanes; ++l) saving[first + l] = sum[l];
+GRACE_INLINE void take_where_cheaper(Token& token, std::int32_t device) {
+  for (std::size_t k = 0; k < token.count; ++k) {
+    const std::int32_t price = token.rows[k][device];
+    const bool cheaper = price < token.current[k];
+    token.current[k] = cheaper ? price : token.current[k];
+    token.device_of[k] = cheaper ? device : token.device_of[k];
   }
 }
 
-}  // namespace
+// Opens what saves most until nothing saves: what each lane would save is the sum over experts of what they
+// pay now above its row, less its opening. `blocks`: vectors of lanes, a constant where the compiler shall
+// unroll.
+GRACE_INLINE void open_devices(Token& token, std::size_t blocks, std::int32_t* opening,
+                               std::int32_t* saving) {
+  for (std::size_t l = 0; l < blocks * kLanes; ++l) opening[l] = token.opening[0][l];
+  for (std::size_t n = 1; n < token.num_nodes; ++n)
+    for (std::size_t l = 0; l < blocks * kLanes; ++l) opening[l] = std::min(opening[l], token.opening[n][l]);
+  while (token.num_opened < token.count) {
+    // No device can save more than everything above the lowest price.
+    std::int32_t above = 0;
+    for (std::size_t k = 0; k < token.count; ++k) above += token.current[k] - token.lowest_price;
+    if (above <= token.device_cost) return;
+    for (std::size_t b = 0; b < blocks; ++b) {
+      std::array<std::int32_t, kLanes> sum;
+      for (std::size_t l = 0; l < kLanes; ++l) sum[l] = -opening[b * kLanes + l];
+      for (std::size_t k = 0; k < token.count; ++k) {
+        const std::int32_t* row = token.rows[k] + b * kLanes;
+        const std::int32_t now = token.current[k];
+        for (std::size_t l = 0; l < kLanes; ++l) sum[l] += std::max(0, now - row[l]);
+      }
+      for (std::size_t l = 0; l < kLanes; ++l) saving[b * kLanes + l] = sum[l];
+    }
+    std::int32_t most = 0;
+    for (std::size_t l = 0; l < blocks * kLanes; ++l) most = std::max(most, saving[l]);
+    if (most == 0) return;
+    std::int32_t best = 0;
+    while (saving[best] != most) ++best;
+    token.opened[token.num_opened++] = best;
+    take_where_cheaper(token, best);
+  }
+}
 
-struct Cover::Token {
-  std::size_t source;
-  std::size_t count;
-  const float* rows[kMaxExpertsPerToken];       // device rows
-  const float* node_rows[kMaxExpertsPerToken];  // node rows
-  float current[kMaxExpertsPerToken];           // price each expert pays
-  std::int32_t* device_of;
-  std::size_t opened_nodes[kMaxExpertsPerToken + 1];  // the own first
-  std::size_t num_nodes;
-  std::size_t opened[kMaxExpertsPerToken];  // devices that were paid for
-  std::size_t num_opened;
-};
+// A device opened early may have been made idle, or nearly so, by those opened later: closes the one that
+// saves most by it, until none does.
+GRACE_INLINE void close_devices(Token& token) {
+  while (token.num_opened > 1) {
+    // What each expert would pay without its device: the lowest price but its own.
+    std::int32_t dearer[kMaxExpertsPerToken];  // of each opened device
+    for (std::size_t i = 0; i < token.num_opened; ++i) dearer[i] = 0;
+    std::int32_t other[kMaxExpertsPerToken];
+    std::int32_t other_price[kMaxExpertsPerToken];
+    for (std::size_t k = 0; k < token.count; ++k) {
+      other_price[k] = kFar;
+      other[k] = token.device_of[k];
+    }
+    const auto consider = [&](std::int32_t device) __attribute__((always_inline)) {
+      for (std::size_t k = 0; k < token.count; ++k) {
+        const std::int32_t price = device == token.device_of[k] ? kFar : token.rows[k][device];
+        other[k] = price < other_price[k] ? device : other[k];
+        other_price[k] = std::min(price, other_price[k]);
+      }
+    };
+    for (std::size_t n = 0; n < token.num_nodes; ++n) consider(token.entries[n]);
+    for (std::size_t i = 0; i < token.num_opened; ++i) consider(token.opened[i]);
+    for (std::size_t i = 0; i < token.num_opened; ++i)
+      for (std::size_t k = 0; k < token.count; ++k)
+        dearer[i] += token.device_of[k] == token.opened[i] ? other_price[k] - token.current[k] : 0;
+    std::size_t least = 0;
+    for (std::size_t i = 1; i < token.num_opened; ++i)
+      if (dearer[i] < dearer[least]) least = i;
+    if (dearer[least] >= token.device_cost) return;
+    const std::int32_t closed = token.opened[least];
+    for (std::size_t k = 0; k < token.count; ++k) {
+      if (token.device_of[k] != closed) continue;
+      token.device_of[k] = other[k];
+      token.current[k] = other_price[k];
+    }
+    token.opened[least] = token.opened[--token.num_opened];
+  }
+}
+
+GRACE_INLINE void run(Token& token, std::size_t blocks, std::int32_t* opening, std::int32_t* saving) {
+  for (std::size_t n = 0; n < token.num_nodes; ++n) take_where_cheaper(token, token.entries[n]);
+  open_devices(token, blocks, opening, saving);
+  close_devices(token);
+}
+GRACE_CLONES void run_in_8(Token& token) {
+  alignas(64) std::array<std::int32_t, kLanes> opening, saving;
+  run(token, 1, opening.data(), saving.data());
+}
+GRACE_CLONES void run_in_any(Token& token) {
+  alignas(64) std::array<std::int32_t, kMaxDevices> opening, saving;
+  run(token, token.lanes / kLanes, opening.data(), saving.data());
+}
+
+}  // namespace
 
 Cover::Cover(const Cluster& cluster, int num_experts, const CoverCosts& costs)
     : devices_(static_cast<std::size_t>(cluster.num_devices())),
       nodes_(static_cast<std::size_t>(cluster.num_nodes())),
       experts_(static_cast<std::size_t>(num_experts)),
-      device_lanes_(round_up(devices_)),
-      node_lanes_(round_up(nodes_)) {
+      lanes_((devices_ + kLanes - 1) / kLanes * kLanes) {
   double dearest = std::max(costs.node, costs.device);
   for (const double price : costs.price) dearest = std::max(dearest, price);
-  unit_ = dearest > 0 ? static_cast<float>(dearest) / kDearest : 1;
-  node_cost_ = static_cast<float>(costs.node) / unit_;
-  device_cost_ = static_cast<float>(costs.device) / unit_;
+  unit_ = dearest > 0 ? dearest / kDearest : 1;
+  device_cost_ = static_cast<std::int32_t>(std::lround(costs.device / unit_));
   for (std::size_t d = 0; d < devices_; ++d) {
     const DeviceId device(static_cast<std::int32_t>(d));
     node_of_.push_back(cluster.node_of(device).value);
@@ -68,13 +158,14 @@ Cover::Cover(const Cluster& cluster, int num_experts, const CoverCosts& costs)
       entry_.push_back(cluster.first_device_of(node).value + local);
     }
   }
-  opening_.assign(devices_ * nodes_ * device_lanes_, kNever);
+  opening_.assign(devices_ * nodes_ * lanes_, kNever);
   for (std::size_t s = 0; s < devices_; ++s)
     for (std::size_t d = 0; d < devices_; ++d)
-      opening_[(s * nodes_ + node_of(d)) * device_lanes_ + d] = entry(s, node_of(d)) == d ? 0 : device_cost_;
+      opening_[(s * nodes_ + node_of(d)) * lanes_ + d] = entry(s, node_of(d)) == d ? 0 : device_cost_;
   hosts_.assign(experts_ * devices_, 0);
-  device_row_.assign(experts_ * device_lanes_, kFar);
-  node_row_.assign(experts_ * node_lanes_, kFar);
+  row_.assign(experts_ * lanes_, kFar);
+  node_hosts_.assign(experts_ * nodes_, 0);
+  node_price_.assign(experts_ * nodes_, kFar);
   price_.assign(devices_, 0);
   if (!costs.price.empty()) set_prices(costs.price);
 }
@@ -82,7 +173,9 @@ Cover::Cover(const Cluster& cluster, int num_experts, const CoverCosts& costs)
 void Cover::set_prices(std::span<const double> prices) {
   GRACE_CHECK(prices.size() == devices_, "a price for each device");
   for (std::size_t d = 0; d < devices_; ++d)
-    price_[d] = std::clamp(static_cast<float>(prices[d]) / unit_, 0.0F, kFar / 4);
+    price_[d] =
+        static_cast<std::int32_t>(std::lround(std::clamp(prices[d] / unit_, 0.0, double{kHighestPrice})));
+  lowest_price_ = *std::ranges::min_element(price_);
   for (std::size_t e = 0; e < experts_; ++e) fill_row(e);
 }
 
@@ -92,100 +185,16 @@ void Cover::set_host(ExpertId expert, DeviceId device, bool hosts) {
 }
 
 void Cover::fill_row(std::size_t expert) {
-  float* row = &device_row_[expert * device_lanes_];
-  float* node_row = &node_row_[expert * node_lanes_];
-  std::fill_n(node_row, node_lanes_, kFar);
+  std::int32_t* row = &row_[expert * lanes_];
+  std::fill_n(&node_hosts_[expert * nodes_], nodes_, std::uint8_t{0});
+  std::fill_n(&node_price_[expert * nodes_], nodes_, kFar);
   for (std::size_t d = 0; d < devices_; ++d) {
-    row[d] = hosts_[expert * devices_ + d] != 0 ? price_[d] : kFar;
-    node_row[node_of(d)] = std::min(node_row[node_of(d)], row[d]);
-  }
-}
-
-// Nodes, until every expert has one: the one that saves most.
-void Cover::open_nodes(Token& token) const {
-  const std::size_t own = node_of(token.source);
-  token.opened_nodes[0] = own;
-  token.num_nodes = 1;
-  if (nodes_ == 1) return;
-  for (std::size_t k = 0; k < token.count; ++k) token.current[k] = token.node_rows[k][own];
-  std::array<float, kMaxDevices> saving;
-  while (token.num_nodes <= token.count) {
-    savings_of(token.node_rows, token.current, token.count, node_lanes_, saving.data());
-    std::size_t best = 0;
-    for (std::size_t n = 1; n < nodes_; ++n)
-      if (saving[n] > saving[best] + kTie) best = n;
-    if (saving[best] <= node_cost_ + kTie) break;
-    token.opened_nodes[token.num_nodes++] = best;
-    for (std::size_t k = 0; k < token.count; ++k)
-      token.current[k] = std::min(token.current[k], token.node_rows[k][best]);
-  }
-}
-
-// Devices of the opened nodes: first those that cost nothing, then the one that saves most.
-void Cover::open_devices(Token& token) const {
-  std::fill_n(token.current, token.count, kFar);
-  std::array<float, kMaxDevices> opening;
-  std::fill_n(opening.data(), device_lanes_, kNever);
-  for (std::size_t i = 0; i < token.num_nodes; ++i) {
-    const std::size_t node = token.opened_nodes[i];
-    const float* of_node = &opening_[(token.source * nodes_ + node) * device_lanes_];
-    for (std::size_t l = 0; l < device_lanes_; ++l) opening[l] = std::min(opening[l], of_node[l]);
-    const std::size_t free = entry(token.source, node);
-    for (std::size_t k = 0; k < token.count; ++k) {
-      if (token.rows[k][free] >= token.current[k]) continue;
-      token.current[k] = token.rows[k][free];
-      token.device_of[k] = static_cast<std::int32_t>(free);
-    }
-  }
-  token.num_opened = 0;
-  std::array<float, kMaxDevices> saving;
-  while (token.num_opened < token.count) {
-    savings_of(token.rows, token.current, token.count, device_lanes_, saving.data());
-    std::size_t best = 0;
-    float most = saving[0] - opening[0];
-    for (std::size_t d = 1; d < devices_; ++d) {
-      if (saving[d] - opening[d] <= most + kTie) continue;
-      best = d;
-      most = saving[d] - opening[d];
-    }
-    if (most <= kTie) break;
-    token.opened[token.num_opened++] = best;
-    for (std::size_t k = 0; k < token.count; ++k) {
-      if (token.rows[k][best] >= token.current[k]) continue;
-      token.current[k] = token.rows[k][best];
-      token.device_of[k] = static_cast<std::int32_t>(best);
-    }
-  }
-}
-
-// A device opened early may have been made idle, or nearly so, by those opened later.
-void Cover::close_devices(Token& token) const {
-  if (token.num_opened < 2) return;
-  for (std::size_t i = 0; i < token.num_opened; ++i) {
-    const auto closing = static_cast<std::int32_t>(token.opened[i]);
-    float dearer = 0;
-    std::int32_t other_of[kMaxExpertsPerToken];
-    for (std::size_t k = 0; k < token.count && dearer < device_cost_; ++k) {
-      other_of[k] = token.device_of[k];
-      if (token.device_of[k] != closing) continue;
-      float least = kFar;
-      const auto consider = [&](std::size_t d) {
-        if (token.rows[k][d] >= least) return;
-        least = token.rows[k][d];
-        other_of[k] = static_cast<std::int32_t>(d);
-      };
-      for (std::size_t n = 0; n < token.num_nodes; ++n) consider(entry(token.source, token.opened_nodes[n]));
-      for (std::size_t j = 0; j < token.num_opened; ++j)
-        if (j != i) consider(token.opened[j]);
-      dearer += least - token.current[k];
-    }
-    if (dearer >= device_cost_ - kTie) continue;
-    for (std::size_t k = 0; k < token.count; ++k) {
-      token.device_of[k] = other_of[k];
-      token.current[k] = token.rows[k][static_cast<std::size_t>(other_of[k])];
-    }
-    token.opened[i] = token.opened[--token.num_opened];
-    --i;
+    const bool hosts = hosts_[expert * devices_ + d] != 0;
+    row[d] = hosts ? price_[d] : kFar;
+    if (!hosts) continue;
+    node_hosts_[expert * nodes_ + node_of(d)] = 1;
+    std::int32_t& least = node_price_[expert * nodes_ + node_of(d)];
+    least = std::min(least, row[d]);
   }
 }
 
@@ -193,32 +202,59 @@ Cover::Visit Cover::route(std::span<const std::uint16_t> experts, std::size_t so
                           std::int32_t* device_of) const {
   GRACE_CHECK(experts.size() <= kMaxExpertsPerToken, "too many experts for one token");
   Token token;
-  token.source = source;
   token.count = experts.size();
+  token.lanes = lanes_;
   token.device_of = device_of;
-  for (std::size_t k = 0; k < experts.size(); ++k) {
-    token.rows[k] = &device_row_[experts[k] * device_lanes_];
-    token.node_rows[k] = &node_row_[experts[k] * node_lanes_];
-  }
-  open_nodes(token);
-  open_devices(token);
-  close_devices(token);
+  token.device_cost = device_cost_;
+  token.lowest_price = lowest_price_;
+  token.num_nodes = 0;
+  token.num_opened = 0;
+  const auto enter = [&](std::size_t node) {
+    token.opening[token.num_nodes] = &opening_[(source * nodes_ + node) * lanes_];
+    token.entries[token.num_nodes++] = entry_[source * nodes_ + node];
+  };
+  enter(node_of(source));
 
-  // What is used: opened devices always are, entries perhaps.
-  Visit visit;
-  std::array<std::uint64_t, kMaxDevices / 64> device_seen{};
+  // 1. Nodes for what the own one lacks: most of it first, then the lower price.
+  std::array<std::uint16_t, kMaxExpertsPerToken> missing;
+  std::size_t num_missing = 0;
   for (std::size_t k = 0; k < token.count; ++k) {
-    const auto d = static_cast<std::size_t>(device_of[k]);
-    std::uint64_t& word = device_seen[d / 64];
-    const std::uint64_t bit = std::uint64_t{1} << (d % 64);
-    if ((word & bit) != 0) continue;
-    word |= bit;
-    if (entry(source, node_of(d)) != d) ++visit.devices;
+    token.rows[k] = &row_[experts[k] * lanes_];
+    token.current[k] = kFar;
+    missing[num_missing] = experts[k];
+    num_missing += node_hosts_[experts[k] * nodes_ + node_of(source)] == 0 ? 1 : 0;
   }
-  for (std::size_t i = 1; i < token.num_nodes; ++i) {
+  std::array<std::size_t, kMaxExpertsPerToken> entered;
+  Visit visit;
+  while (num_missing > 0) {
+    std::size_t best = 0;
+    std::int64_t least = 0;
+    for (std::size_t n = 0; n < nodes_; ++n) {
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < num_missing; ++i) sum += node_price_[missing[i] * nodes_ + n];
+      if (n > 0 && sum >= least) continue;
+      best = n;
+      least = sum;
+    }
+    if (least >= std::int64_t{kFar} * static_cast<std::int64_t>(num_missing)) break;  // no node has any
+    entered[token.num_nodes - 1] = best;
+    enter(best);
+    std::size_t left = 0;
+    for (std::size_t i = 0; i < num_missing; ++i) {
+      missing[left] = missing[i];
+      left += node_hosts_[missing[i] * nodes_ + best] == 0 ? 1 : 0;
+    }
+    num_missing = left;
+  }
+  // 2. Devices that cost nothing, 3. devices that save, 4. devices that no longer do.
+  lanes_ == kLanes ? run_in_8(token) : run_in_any(token);
+
+  // Opened devices are used; an entered node might not be, where a later one holds its experts cheaper.
+  visit.devices = static_cast<int>(token.num_opened);
+  for (std::size_t n = 1; n < token.num_nodes; ++n) {
     bool used = false;
     for (std::size_t k = 0; k < token.count && !used; ++k)
-      used = node_of(static_cast<std::size_t>(device_of[k])) == token.opened_nodes[i];
+      used = node_of(static_cast<std::size_t>(device_of[k])) == entered[n - 1];
     visit.nodes += used ? 1 : 0;
   }
   return visit;

@@ -17,9 +17,9 @@ inline constexpr int kMaxExpertsPerToken = 64;
 
 // Who holds what in one layer, and what each choice costs. Hosts and prices may change at any time. A token pays CoverCosts: `node` for each node it enters
 // beyond its own, `device` for each device but its own and the entries (the devices by which it enters nodes), and the price of the device for each
-// assignment. Routing is by greedy opening at two levels, nodes and then devices, best saving first (ties to the lower id), and then by closing what does not
-// pay: within 0.5 % of the cheapest cover on real routing. Costs are held as floats in units of the dearest of them. Thread-compatible; const calls may
-// run at the same time.
+// assignment. Nodes are opened for experts that the own node lacks, the one that holds most of them first; then devices, best saving first; then what no
+// longer pays is closed; ties to the lower id. Within 1 % of the cheapest cover on real routing. Costs are whole numbers inside, 1/4096 of a sixteenth of
+// the dearest, so that the same input gives the same route on every machine. Thread-compatible; const calls may run at the same time.
 class Cover {
  public:
   // No expert has a host yet. REQUIRES: violations(cluster) is empty, num_experts >= 1, costs finite and not negative.
@@ -44,23 +44,21 @@ class Cover {
   std::size_t entry(std::size_t source, std::size_t node) const { return static_cast<std::size_t>(entry_[source * nodes_ + node]); }
 
  private:
-  struct Token;
-  void open_nodes(Token& token) const;
-  void open_devices(Token& token) const;
-  void close_devices(Token& token) const;
   void fill_row(std::size_t expert);
 
   std::size_t devices_, nodes_, experts_;
-  std::size_t device_lanes_, node_lanes_;  // rounded up to whole vectors
-  float unit_;                             // costs are divided by it
-  float node_cost_, device_cost_;
-  std::vector<std::int32_t> node_of_;   // [D]
-  std::vector<std::int32_t> entry_;     // [D, N]
-  std::vector<std::uint8_t> hosts_;     // [E, D]
-  std::vector<float> price_;            // [D]
-  std::vector<float> device_row_;       // [E, device lanes]: the price on a host, else kFar
-  std::vector<float> node_row_;         // [E, node lanes]: the least price in the node, else kFar
-  std::vector<float> opening_;          // [D sources, N, device lanes]: cost of opening a device of that node, far for those of others
+  std::size_t lanes_;   // devices, rounded up to whole vectors
+  double unit_;         // what one is, in the unit of the costs
+  std::int32_t device_cost_;
+  std::int32_t lowest_price_ = 0;
+  std::vector<std::int32_t> node_of_;    // [D]
+  std::vector<std::int32_t> entry_;      // [D, N]
+  std::vector<std::uint8_t> hosts_;      // [E, D]
+  std::vector<std::int32_t> price_;      // [D]
+  std::vector<std::int32_t> row_;        // [E, lanes]: the price on a host, else far
+  std::vector<std::uint8_t> node_hosts_;  // [E, N]: whether a device of the node is a host
+  std::vector<std::int32_t> node_price_;  // [E, N]: the least price there
+  std::vector<std::int32_t> opening_;    // [D sources, N, lanes]: cost of opening a device of that node, never for those of others
 };
 
 }  // namespace grace

@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 
 namespace grace::joint {
 namespace {
 
 // Temperatures, as shares of the value.
-double env(const char* n, double d) {
-  const char* v = std::getenv(n);
-  return v ? std::atof(v) : d;
-}
-const double kHot = env("HOT", 1e-3);
-const double kCold = env("COLD", 2e-5);
-constexpr std::size_t kProposalsPerPriceStep = 64;
+constexpr double kHot = 1e-3;
+constexpr double kCold = 2e-5;
+constexpr std::size_t kProposalsPerPriceStep = 128;
 
 class Annealer {
  public:
@@ -73,6 +68,10 @@ class Annealer {
       return;
     }
     const std::size_t e = held_[g][rng_.below(held_[g].size())];
+    if (state_.copies_of(e) > 1 && rng_.below(16) == 0) {  // dropped
+      put(e, g, false);
+      return;
+    }
     if (state_.copies_of(e) > 1 && rng_.below(3) != 0) {  // f in place of e
       put(e, g, false);
       put(f, g, true);
@@ -106,13 +105,13 @@ class Annealer {
 
 }  // namespace
 
-void anneal(RoutedState& state, std::span<const int> slots, std::size_t proposals, Rng rng) {
+void anneal(RoutedState& state, std::span<const int> slots, std::size_t proposals, double heat, Rng rng) {
   if (state.num_devices() < 2 || proposals == 0) return;
   Annealer annealer(state, slots, rng);
   Hosts best = state.hosts();
   std::vector<double> best_prices(state.prices().begin(), state.prices().end());
   double best_value = state.value();
-  const double hot = kHot * state.value();
+  const double hot = heat * kHot * state.value();
   const double cold = kCold * state.value();
   const auto keep_best = [&] {
     if (state.value() >= best_value) return;

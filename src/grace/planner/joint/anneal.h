@@ -8,7 +8,8 @@
 
 namespace grace::joint {
 
-// Simulated annealing of `proposals` changes; prices follow. Ends in the best state seen, with prices fitted. Never more copies on a device than slots.
-void anneal(RoutedState& state, std::span<const int> slots, std::size_t proposals, Rng rng);
+// Simulated annealing of `proposals` changes, from `heat` times the usual temperature; prices follow. Ends in
+// the best state seen, with prices fitted. Never more copies on a device than slots.
+void anneal(RoutedState& state, std::span<const int> slots, std::size_t proposals, double heat, Rng rng);
 
 }  // namespace grace::joint

@@ -10,16 +10,17 @@
 
 namespace grace::joint {
 
-// Experts 0..n-1 over groups; groups belong to nodes. Value, to be lowered: node_weight * (token, node) touches + device_weight * (token, group) touches +
-// load_weight * (max/mean load + kSpread * squared deviation of load/mean), all sums over tokens, the load term times their number.
+// Experts 0..n-1 over groups; groups belong to nodes. Value, to be lowered: node_weight * (token, node)
+// touches + device_weight * (token, group) touches + load_weight * (max/mean load + kSpread * squared
+// deviation of load/mean), all sums over tokens, the load term times their number.
 struct PartitionProblem {
   std::size_t num_experts = 0;
-  std::vector<std::uint16_t> experts;      // of token t: [begin[t], begin[t + 1]), distinct
-  std::vector<std::uint32_t> begin{0};     // [T + 1]
-  std::vector<double> load;                // [n] of each expert
-  std::vector<int> capacity;               // [G]; their sum is at least n
-  std::vector<int> node_of_group;          // [G], ascending from 0
-  std::vector<double> base_load;           // [G] that is there already
+  std::vector<std::uint16_t> experts;   // of token t: [begin[t], begin[t + 1]), distinct
+  std::vector<std::uint32_t> begin{0};  // [T + 1]
+  std::vector<double> load;             // [n] of each expert
+  std::vector<int> capacity;            // [G]; their sum is at least n
+  std::vector<int> node_of_group;       // [G], ascending from 0
+  std::vector<double> base_load;        // [G] that is there already
   double node_weight = 0;
   double device_weight = 0;
   double load_weight = 0;
@@ -30,8 +31,8 @@ inline constexpr double kSpread = 0.5;
 
 using Partition = std::vector<int>;  // [n] the group of each expert
 
-// Simulated annealing of moves and swaps from `start`, `proposals` of them, then first-improvement until nothing helps or as many again are spent.
-// REQUIRES: start respects the capacities. Returns the best found.
+// Simulated annealing of moves and swaps from `start`, `proposals` of them, then first-improvement until
+// nothing helps or as many again are spent. REQUIRES: start respects the capacities. Returns the best found.
 Partition anneal_partition(const PartitionProblem& problem, Partition start, std::size_t proposals, Rng rng);
 
 // The value of a partition, counted anew; what the increments of the search must add up to.

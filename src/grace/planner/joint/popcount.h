@@ -8,6 +8,7 @@ namespace grace::joint {
 
 std::int64_t count_and(const std::uint64_t* a, const std::uint64_t* b, std::size_t words);
 // |a & b & ~c|
-std::int64_t count_and_not(const std::uint64_t* a, const std::uint64_t* b, const std::uint64_t* c, std::size_t words);
+std::int64_t count_and_not(const std::uint64_t* a, const std::uint64_t* b, const std::uint64_t* c,
+                           std::size_t words);
 
 }  // namespace grace::joint

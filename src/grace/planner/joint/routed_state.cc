@@ -132,11 +132,55 @@ void RoutedState::reroute(std::size_t token, bool save) {
     saved_devices_.insert(saved_devices_.end(), device_of_.begin() + static_cast<std::ptrdiff_t>(begin),
                           device_of_.begin() + static_cast<std::ptrdiff_t>(begin + count));
   }
+
   account(token, -1);
   const Cover::Visit visit = cover_.route(tokens_.of(token), tokens_.source[token], &device_of_[begin]);
   x_[token] = static_cast<std::int16_t>(visit.nodes);
   y_[token] = static_cast<std::int16_t>(visit.devices);
   account(token, 1);
+}
+
+bool RoutedState::serves(std::size_t token, std::uint16_t expert, std::size_t device) const {
+  const std::span<const std::uint16_t> experts = tokens_.of(token);
+  for (std::size_t k = 0; k < experts.size(); ++k)
+    if (experts[k] == expert)
+      return device_of_[tokens_.begin[token] + k] == static_cast<std::int32_t>(device);
+  return false;
+}
+
+bool RoutedState::may_gain(std::size_t token, std::uint16_t expert, std::size_t device) const {
+  const std::span<const std::uint16_t> experts = tokens_.of(token);
+  const std::int32_t* device_of = &device_of_[tokens_.begin[token]];
+  const std::size_t source = tokens_.source[token];
+  const std::size_t own = cover_.node_of(source);
+  std::size_t now = 0;
+  for (std::size_t k = 0; k < experts.size(); ++k)
+    if (experts[k] == expert) now = static_cast<std::size_t>(device_of[k]);
+  const auto is_free = [&](std::size_t d) { return cover_.entry(source, cover_.node_of(d)) == d; };
+  const std::size_t node = cover_.node_of(device), node_now = cover_.node_of(now);
+  bool alone_on_device = true, alone_in_node = true, device_used = false, node_used = node == own;
+  bool company_fits = true, another_fits = false;
+  for (std::size_t k = 0; k < experts.size(); ++k) {
+    if (experts[k] == expert) continue;
+    const auto d = static_cast<std::size_t>(device_of[k]);
+    const bool fits = is_host(experts[k], device);
+    if (d == now) {
+      alone_on_device = false;
+      company_fits = company_fits && fits;
+    } else if (fits && !is_free(d)) {
+      another_fits = true;
+    }
+    alone_in_node = alone_in_node && cover_.node_of(d) != node_now;
+    device_used = device_used || d == device;
+    node_used = node_used || cover_.node_of(d) == node;
+  }
+  if (node_now != own && node != node_now && (alone_in_node || node != own)) return true;  // a node less
+  if (!node_used) return false;
+  const bool costs_nothing = device_used || is_free(device);
+  if (costs_nothing && prices_[device] < prices_[now]) return true;
+  if (is_free(now)) return false;
+  if (alone_on_device) return costs_nothing || another_fits;
+  return company_fits;
 }
 
 bool RoutedState::try_changes(std::span<const HostChange> changes, double limit) {
@@ -148,6 +192,7 @@ bool RoutedState::try_changes(std::span<const HostChange> changes, double limit)
   saved_y_ = sum_y_;
   saved_value_ = value_;
   ++try_;
+  const double saved_over_mean = max_over_mean();
   for (const HostChange& change : changes_) {
     cover_.set_host(ExpertId(change.expert), DeviceId(change.device), change.add);
     hosts_[change.expert * devices_ + change.device] = change.add ? 1 : 0;
@@ -157,23 +202,31 @@ bool RoutedState::try_changes(std::span<const HostChange> changes, double limit)
   // Tokens are in random order: the first part of each expert's is a fair sample of the change.
   std::size_t total = 0;
   for (const HostChange& change : changes_) total += tokens_of_[change.expert].size();
-  const std::size_t parts = total >= 256 ? 4 : 1;
-  for (std::size_t part = 0; part < parts; ++part) {
+  // Eighths of the lists: after one, two and four of them the change is judged by what it has shown.
+  constexpr std::size_t kEighths = 8;
+  const std::size_t first_part = total >= 256 ? 1 : kEighths;
+  std::size_t done = 0;
+  for (std::size_t until = first_part; until <= kEighths; until *= 2) {
     for (const HostChange& change : changes_) {
       const std::vector<std::uint32_t>& list = tokens_of_[change.expert];
-      for (std::size_t i = list.size() * part / parts; i < list.size() * (part + 1) / parts; ++i) {
-        if (mark_[list[i]] == try_) continue;
-        mark_[list[i]] = try_;
-        reroute(list[i], true);
+      for (std::size_t i = list.size() * done / kEighths; i < list.size() * until / kEighths; ++i) {
+        const std::uint32_t token = list[i];
+        if (mark_[token] == try_) continue;
+        const bool touched = change.add ? may_gain(token, change.expert, change.device)
+                                        : serves(token, change.expert, change.device);
+        if (!touched) continue;
+        mark_[token] = try_;
+        reroute(token, true);
       }
     }
-    if (part + 1 == parts) break;
-    const double scale = static_cast<double>(parts) / static_cast<double>(part + 1);
+    done = until;
+    if (done == kEighths) break;
+    const double scale = static_cast<double>(kEighths) / static_cast<double>(done);
     const double moved = (weights_.node * static_cast<double>(sum_x_ - saved_x_) +
                           weights_.device * static_cast<double>(sum_y_ - saved_y_)) /
                          static_cast<double>(tokens_.size());
     // Loads may still make up for vectors, by at most what stands above the mean now.
-    const double hope = weights_.load * std::max(0.0, max_over_mean() - 1) + limit;
+    const double hope = weights_.load * std::max(0.0, saved_over_mean - 1) + limit;
     if (moved * scale * 0.6 > hope) {
       rollback();
       return false;

@@ -1,4 +1,5 @@
-// A placement with copies, its tokens routed by cover and price: changes of hosts re-route only the tokens they touch.
+// A placement with copies, its tokens routed by cover and price: changes of hosts re-route only the tokens
+// they touch.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ struct HostChange {
   bool add = false;
 };
 
-// Value, to be lowered, per token: weights.node * x + weights.device * y + weights.load * (max/mean work + kSpread * squared deviation of work/mean).
-// Thread-compatible. Everything given must outlive it.
+// Value, to be lowered, per token: weights.node * x + weights.device * y + weights.load * (max/mean work +
+// kSpread * squared deviation of work/mean). Thread-compatible. Everything given must outlive it.
 class RoutedState {
  public:
   RoutedState(const Cluster& cluster, const SearchTokens& tokens, const Weights& weights, const Hosts& hosts);
@@ -33,14 +34,21 @@ class RoutedState {
   // Largest work over the mean.
   double max_over_mean() const;
   const Hosts& hosts() const { return hosts_; }
-  bool is_host(std::size_t expert, std::size_t device) const { return hosts_[expert * devices_ + device] != 0; }
+  bool is_host(std::size_t expert, std::size_t device) const {
+    return hosts_[expert * devices_ + device] != 0;
+  }
+  // Assignments of the sample that the copy serves.
+  std::int32_t copy_load(std::size_t expert, std::size_t device) const {
+    return copy_load_[device * copies_.size() + expert];
+  }
   int copies_of(std::size_t expert) const { return copies_[expert]; }
   std::size_t num_devices() const { return devices_; }
   std::span<const double> prices() const { return prices_; }
   std::span<const double> work() const { return work_; }
 
-  // Applies changes and re-routes every token of their experts; value() is then the new one. Until commit() or rollback() no other call but value().
-  // Gives up, with false and everything as before, once the first part of the tokens shows that the value would rise by far more than `limit`.
+  // Applies changes and re-routes the tokens that lose their host or may gain by a new one; value() is then
+  // the new one. Until commit() or rollback() no other call but value(). Gives up, with false and everything
+  // as before, once the first part of the tokens shows that the value would rise by far more than `limit`.
   // REQUIRES: every expert keeps a host.
   bool try_changes(std::span<const HostChange> changes, double limit);
   void commit();
@@ -49,7 +57,8 @@ class RoutedState {
   // Prices anew and every token routed anew.
   void set_prices(std::span<const double> prices);
   void set_hosts(const Hosts& hosts, std::span<const double> prices);
-  // A step towards the prices that balance: those of devices above the mean rise, the others fall; all tokens are routed anew.
+  // A step towards the prices that balance: those of devices above the mean rise, the others fall; all tokens
+  // are routed anew.
   void step_prices(double step);
   // Prices after `steps` steps of falling size, the best of those seen kept.
   void fit_prices(int steps);
@@ -67,11 +76,16 @@ class RoutedState {
   void reroute(std::size_t token, bool save);
   void account(std::size_t token, int sign);
   double value_now() const;
+  // Whether the token's expert is served there now.
+  bool serves(std::size_t token, std::uint16_t expert, std::size_t device) const;
+  // Whether a new copy of the token's expert on the device could lower what the token pays now: a node or a
+  // device less, or a lower price.
+  bool may_gain(std::size_t token, std::uint16_t expert, std::size_t device) const;
 
   const SearchTokens& tokens_;
   const Weights& weights_;
   std::size_t devices_;
-  double per_price_;                                   // price of an assignment when all devices are alike
+  double per_price_;  // price of an assignment when all devices are alike
   Cover cover_;
   Hosts hosts_;
   std::vector<int> copies_;                            // [E]

@@ -1,4 +1,5 @@
-// What the search of `joint` sees of one layer: tokens, each on a source device, and what its objective weighs.
+// What the search of `joint` sees of one layer: tokens, each on a source device, and what its objective
+// weighs.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,10 @@ namespace grace::joint {
 // Tokens of one layer, in random order, so that any prefix is a sample. Tokens without a choice are left out.
 struct SearchTokens {
   int num_experts = 0;
-  std::vector<std::uint16_t> experts;       // of token t: [begin[t], begin[t + 1])
-  std::vector<std::uint32_t> begin{0};      // [T + 1]
-  std::vector<std::uint16_t> source;        // [T] devices, as even as can be
-  std::vector<std::int64_t> load;           // [E]
+  std::vector<std::uint16_t> experts;   // of token t: [begin[t], begin[t + 1])
+  std::vector<std::uint32_t> begin{0};  // [T + 1]
+  std::vector<std::uint16_t> source;    // [T] devices, as even as can be
+  std::vector<std::int64_t> load;       // [E]
   std::int64_t assignments = 0;
 
   std::size_t size() const { return source.size(); }
@@ -28,10 +29,12 @@ struct SearchTokens {
 };
 
 // At most max_tokens of the layer, spread evenly over the trace, so that every sequence gives its share.
-SearchTokens sample_tokens(const Trace& trace, MoeOrdinal layer, int num_devices, std::size_t max_tokens, Rng rng);
+SearchTokens sample_tokens(const Trace& trace, MoeOrdinal layer, int num_devices, std::size_t max_tokens,
+                           Rng rng);
 
-// The objective in one unit per token: node * x + device * y + load * (max/mean work). Work is assignments, or with layer time what they cost a device:
-// work[n] of a copy with n assignments among the sample's tokens, in assignments.
+// The objective in one unit per token: node * x + device * y + load * (max/mean work). Work is assignments,
+// or with layer time what they cost a device: work[n] of a copy with n assignments among the sample's tokens,
+// in assignments.
 struct Weights {
   double node = 0;
   double device = 0;

@@ -20,17 +20,21 @@ struct StartInput {
   Rng rng;
 };
 
-// One copy of each expert: the best of bitset searches from spectral groups, heaviest-first packing and contiguous blocks.
+// One copy of each expert: the best of bitset searches from spectral groups, heaviest-first packing and
+// contiguous blocks.
 Hosts single_copies(const StartInput& input);
 
-// The hottest experts on every node, as many as the slots allow; the rest split over the nodes by affinity; each node's experts laid on its devices by
-// affinity and load. If a node's slots hold every expert, no token leaves its node. A cluster of one node gives single_copies.
+// The hottest experts on every node, as many as the slots allow; the rest split over the nodes by affinity;
+// each node's experts laid on its devices by affinity and load. If a node's slots hold every expert, no token
+// leaves its node. A cluster of one node gives single_copies.
 Hosts mirrored(const StartInput& input);
 
-// Adds copies where slots are free, each time the one that lowers the value most, until none does; prices are fitted on the way.
+// Adds copies where slots are free, each time the one that lowers the value most, until none does; prices are
+// fitted on the way.
 void add_copies(RoutedState& state, std::span<const int> slots);
 
-// Evicts random replicas where a device holds more than its slots. REQUIRES: every expert has a copy and the slots hold all experts.
+// Evicts random replicas where a device holds more than its slots. REQUIRES: every expert has a copy and the
+// slots hold all experts.
 Hosts within_slots(Hosts hosts, std::span<const int> slots, std::size_t num_experts);
 
 }  // namespace grace::joint

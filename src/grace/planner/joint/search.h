@@ -1,0 +1,48 @@
+// One layer's search: starts, copies, annealing; the result that does best on tokens the search did not see.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "grace/affinity/affinity.h"
+#include "grace/base/rng.h"
+#include "grace/plan/plan.h"
+#include "grace/planner/joint/routed_state.h"
+
+namespace grace::joint {
+
+// How much is tried. The default effort plans 26 layers of 64 experts in a few seconds.
+struct SearchSize {
+  std::size_t tokens = 0;            // of the sample
+  std::size_t bitset_proposals = 0;  // of each search without copies
+  std::size_t proposals = 0;         // of each annealing with copies
+};
+SearchSize search_size(double effort, std::span<const int> slots);
+
+struct LayerProblem {
+  const Cluster& cluster;
+  const LayerStats& stats;  // of all tokens to learn from
+  const Trace& plan;        // searched on
+  const Trace& choose;      // decides among results
+  MoeOrdinal layer;
+  std::span<const int> slots;  // [D]; their sum holds every expert once
+  const Objective& objective;
+  double effort = 1;
+  Rng rng;
+};
+
+struct LayerSolution {
+  LayerPlan plan;
+  std::string_view start;  // which start won: single, mirror, greedy, balanced
+  double searched = 0;     // the objective on the sample, in the objective's unit per token
+  double chosen = 0;       // on the choose tokens
+};
+// REQUIRES: both traces have tokens.
+LayerSolution search_layer(const LayerProblem& problem);
+
+// Hosts given, prices fitted on the plan tokens: cover and price over somebody else's copies.
+LayerPlan price_hosts(const LayerProblem& problem, const LayerPlan& copies);
+
+}  // namespace grace::joint
