@@ -115,9 +115,13 @@ class Running(CommandLine):
         self.assertEqual(len(planned["devices"]), 4)
         self.assertTrue(0 < planned["whole"]["all_to_all_of_whole"] < planned["whole"]["all_to_all_of_moe_layers"] < 1)
         self.assertTrue(json.loads(timeline.read_text())["traceEvents"])
-        flat = json.loads(self.succeeds(*common, "--dispatch", "flat", "--batch", 2, "--timeline", page, "--json"))
+        flat = json.loads(self.succeeds(*common, "--dispatch", "flat", "--batch", 2, "--exact", "--timeline", page, "--json"))
         self.assertEqual((flat["strategy"], flat["dispatch"], flat["batch_sequences"]), ("vanilla", "flat", 2))
         self.assertIn("all-to-all of the whole", page.read_text())
+        sent, back = (flat["exact_bytes"][stage] for stage in ("dispatch", "combine"))
+        self.assertGreater(sent["cross_node_payload"], 0)
+        self.assertEqual(sent["cross_node_payload"], back["cross_node_payload"])
+        self.assertEqual(flat["bytes_cross_node"], sent["cross_node_payload"], "two ways, two bytes a value in place of four")
         self.refuses("simulate", "--trace", trace, "--cluster", "2x2", saying="--shape")
         self.refuses(*common, "--plan", plan, "--dispatch", "padded", saying="padded")
         self.refuses("simulate", "--trace", trace, "--cluster", "1x2", "--plan", plan, "--shape", FIXTURE, saying="p.json")
@@ -185,6 +189,16 @@ class Synthesizing(CommandLine):
         self.assertNotEqual(trace.read_bytes(), self.made("c.safetensors", "--seed", 1))
         self.made("d.safetensors", "--phase", "mixed", "--zipf", 1.2, "--drift", 1, "--clusters", 4, "--prompt-length", 20)
         self.assertEqual(self.succeeds("check", self.path("b.safetensors"), self.path("d.safetensors")).count("OK"), 2)
+
+    def test_takes_the_shape_of_a_model(self):
+        told = json.loads(self.succeeds("synthesize", "--out", self.path("q"), "--shape", "qwen3-30b-a3b", "--tokens", 100, "--json"))
+        self.assertEqual((told["layers"], told["experts"], told["experts_per_token"]), (48, 128, 8))
+        deep = ("--shape", "deepseek-v3", "--top-k", 4, "--tokens", 100)
+        told = json.loads(self.succeeds("synthesize", "--out", self.path("d"), *deep, "--json"))
+        self.assertEqual((told["layers"], told["experts"], told["experts_per_token"]), (58, 256, 4))
+        header = self.path("d").read_bytes()[:8000].decode("utf-8", "replace")
+        self.assertIn("[3,4,5,", header.replace(" ", ""))
+        self.refuses("synthesize", "--out", self.path("n"), "--shape", "nobody", saying="nobody")
 
     def test_refuses_what_it_cannot_make(self):
         make = ("synthesize", "--out", self.path("t.safetensors"))

@@ -1,7 +1,9 @@
 // grace simulate: a trace through a plan on a cluster, in seconds.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "context.h"
@@ -17,7 +19,7 @@ namespace {
 struct Flags {
   std::string trace, plan, cluster, dispatch = "two_stage", shape, timeline;
   int batch = 0, threads = 0;
-  bool json = false;
+  bool exact = false, json = false;
 };
 
 // What a viewer opens at once, and what a page draws smoothly.
@@ -49,6 +51,8 @@ Result<int> simulate_trace(const Flags& flags) {
   const Dispatch dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
+  if (flags.exact && dispatch == Dispatch::kTwoStage)
+    return invalid_input("--exact: needs --dispatch flat or per_device");
   if (flags.batch < 0) return invalid_input(fmt::format("--batch: {} is less than 1", flags.batch));
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const ModelShape shape = GRACE_TRY(shape_for(flags.shape, trace.model));
@@ -69,6 +73,12 @@ Result<int> simulate_trace(const Flags& flags) {
   }();
   const Simulation simulation = GRACE_TRY(std::move(simulated));
 
+  std::optional<Replay> wire;
+  if (flags.exact) {
+    const auto bytes_per_vector = static_cast<std::int64_t>(shape.hidden) * 4;  // f32
+    wire = GRACE_TRY(replay(trace, plan, cluster, {flags.batch, dispatch, bytes_per_vector}, pool));
+  }
+
   const SimulationSetup setup{plan.strategy,
                               shape.name,
                               cluster.name,
@@ -81,12 +91,15 @@ Result<int> simulate_trace(const Flags& flags) {
                               options.sizes};
   if (!flags.timeline.empty()) GRACE_TRY(write_timeline(flags.timeline, simulation, options.model, setup));
   if (flags.json) {
-    print_json(json_of(simulation, setup));
+    Json json = json_of(simulation, setup);
+    if (wire) json["exact_bytes"] = json_of(*wire);
+    print_json(json);
     return 0;
   }
   print(report::terminal_table(layer_table(simulation, setup)) + "\n" +
         report::terminal_table(device_table(simulation)) + "\n" +
         report::terminal_table(summary_table(simulation, setup)));
+  if (wire) print("\n" + report::terminal_table(wire_table(*wire)));
   if (setup.left_out > 0)
     print(fmt::format("{} of the model's MoE layers are not in the trace and left out.\n", setup.left_out));
   if (!flags.timeline.empty()) print(fmt::format("{}: written\n", flags.timeline));
@@ -107,6 +120,8 @@ void add_simulate(CLI::App& app, Context& context) {
                       "the model's sizes: a known name or a config.json (default: by the trace's model)");
   command->add_option("--batch", flags->batch,
                       "sequences that run together, over all devices (default: all of them)");
+  command->add_flag("--exact", flags->exact,
+                    "also the bytes that grace run counts in exact mode (dispatch flat or per_device)");
   command->add_option("--timeline", flags->timeline,
                       "also write the first passes for Perfetto, or as a page where FILE ends in .html");
   command->add_option("--threads", flags->threads,

@@ -193,6 +193,47 @@ Json json_of(const Simulation& simulation, const SimulationSetup& setup) {
   return json;
 }
 
+namespace {
+
+struct Wire {
+  LevelBytes dispatch, combine;
+};
+
+Wire wire_of(const Replay& replay) {
+  Wire wire;
+  for (const LayerReplay& layer : replay.layers) {
+    wire.dispatch += layer.traffic.dispatch;
+    wire.combine += layer.traffic.combine;
+  }
+  return wire;
+}
+
+Json json_of(const LevelBytes& bytes) {
+  return {{"intra_node_payload", bytes.intra_node_payload},
+          {"cross_node_payload", bytes.cross_node_payload},
+          {"intra_node_header", bytes.intra_node_header},
+          {"cross_node_header", bytes.cross_node_header}};
+}
+
+}  // namespace
+
+report::Table wire_table(const Replay& replay) {
+  const Wire wire = wire_of(replay);
+  report::Table table{"Bytes of exact mode, as the runtime counts them",
+                      {"", "across nodes", "headers", "inside nodes", "headers"},
+                      {}};
+  for (const auto& [name, bytes] : {std::pair{"dispatch", wire.dispatch}, std::pair{"combine", wire.combine}})
+    table.rows.push_back({name, std::to_string(bytes.cross_node_payload),
+                          std::to_string(bytes.cross_node_header), std::to_string(bytes.intra_node_payload),
+                          std::to_string(bytes.intra_node_header)});
+  return table;
+}
+
+Json json_of(const Replay& replay) {
+  const Wire wire = wire_of(replay);
+  return {{"dispatch", json_of(wire.dispatch)}, {"combine", json_of(wire.combine)}};
+}
+
 report::Timeline timeline_of(const Simulation& simulation, const ModelPrice& model,
                              const SimulationSetup& setup, std::size_t max_spans, bool names_layers) {
   const SimulatedSpans drawn = spans_of(simulation, model, max_spans);

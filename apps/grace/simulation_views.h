@@ -6,6 +6,7 @@
 
 #include "grace/files/json_file.h"
 #include "grace/report/report.h"
+#include "grace/sim/replay.h"
 #include "grace/sim/simulate.h"
 #include "grace/trace/trace.h"
 
@@ -29,6 +30,10 @@ report::Table layer_table(const Simulation& simulation, const SimulationSetup& s
 report::Table device_table(const Simulation& simulation);
 // Times in seconds, bytes of payload there and back, over the whole trace where no mean is named.
 Json json_of(const Simulation& simulation, const SimulationSetup& setup);
+
+// What the runtime will count, summed over layers, by stage and level.
+report::Table wire_table(const Replay& replay);
+Json json_of(const Replay& replay);
 
 // The recorded passes, a lane for each device, at most max_spans bars. With names_layers, a bar's name has
 // its decoder layer, as suits a viewer that zooms; without, the legend stays short.

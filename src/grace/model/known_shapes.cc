@@ -128,15 +128,16 @@ ModelShape gpt_oss_20b() {
 struct Known {
   std::string_view name;
   ModelShape (*make)();
-  bool whole_name = false;  // a suffix makes it another model
+  std::string_view also = {};  // another model of the same sizes
+  bool whole_name = false;     // a suffix makes it another model
 };
 constexpr Known kKnown[] = {{"olmoe", olmoe},
-                            {"deepseek-v2-lite", deepseek_v2_lite},
-                            {"qwen3-30b-a3b", qwen3_30b_a3b},
+                            {"deepseek-v2-lite", deepseek_v2_lite, "deepseek-coder-v2-lite"},
+                            {"qwen3-30b-a3b", qwen3_30b_a3b, "qwen3-coder-30b-a3b"},
                             {"deepseek-v3", deepseek_v3},
                             {"gpt-oss-20b", gpt_oss_20b},
                             {"mixtral-8x7b", mixtral_8x7b},
-                            {"demo", demo, true}};
+                            {"demo", demo, {}, true}};
 
 // Lower case, letters and digits only, without the owner before a slash.
 std::string plain(std::string_view name) {
@@ -168,7 +169,8 @@ std::optional<ModelShape> known_shape(std::string_view name) {
   const std::string asked = plain(name);
   for (const Known& known : kKnown) {
     const std::string key = plain(known.name);
-    if (known.whole_name ? asked != key : !asked.starts_with(key)) continue;
+    const bool is_other = !known.also.empty() && asked.starts_with(plain(known.also));
+    if (!is_other && (known.whole_name ? asked != key : !asked.starts_with(key))) continue;
     ModelShape shape = known.make();
     shape.name = known.name;
     return shape;

@@ -96,7 +96,8 @@ TEST(AShape, IsFoundByTheNamesPeopleUse) {
         std::pair{"DeepSeek_V2_Lite_Chat", "deepseek-v2-lite"},
         std::pair{"deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"},
         std::pair{"openai/gpt-oss-20b", "gpt-oss-20b"},
-        std::pair{"mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"}, std::pair{"Demo", "demo"}})
+        std::pair{"mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"}, std::pair{"Demo", "demo"},
+        std::pair{"Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b"}})
     EXPECT_EQ(find_shape(asked).value().name, name) << asked;
   for (const char* asked : {"", "deepseek-v2", "demonstration", "gpt-oss-120b", "mixtral-8x22b"})
     EXPECT_FALSE(known_shape(asked)) << asked;
