@@ -25,9 +25,9 @@ constexpr double kAbsent = -1;  // the time of an exchange that a rank has no pa
 
 // What one device sends at most in one exchange: the first for the latency; the last is of a layer's order.
 constexpr std::array<double, 5> kSizes = {64, 16 << 10, 256 << 10, 1 << 20, 4 << 20};
-// Exchanges timed together: enough bytes that the ranks' not quite common start does not show.
+// What a device sends in one round at one size.
 constexpr double kTimedBytes = 4 << 20;
-constexpr int kMostRepeats = 32;
+constexpr int kMostTurns = 32;
 
 // ---- who sits where ----
 
@@ -96,7 +96,7 @@ struct Exchange {
   std::vector<int> group;            // empty: not in it
   std::vector<std::size_t> offsets;  // [group + 1]
   bool takes_turns = false;          // of two ranks, one message at a time
-  int repeats = 1;
+  int turns = 1;                     // timed, two calls each: there and back where ranks take turns
 };
 
 class Exchanges {
@@ -124,7 +124,7 @@ class Exchanges {
     Exchange& exchange = list_.emplace_back();
     exchange.kind = kind;
     exchange.bytes = bytes;
-    exchange.repeats = std::clamp(static_cast<int>(kTimedBytes / bytes), 2, kMostRepeats);
+    exchange.turns = std::clamp(static_cast<int>(kTimedBytes / bytes / 2), 1, kMostTurns);
     if (std::ranges::find(group, rank_) == group.end()) return;
     exchange.group = std::move(group);
     exchange.offsets = {0};
@@ -202,7 +202,7 @@ class Meter {
   const std::vector<Exchange>& exchanges() const { return exchanges_; }
   // After a round that took too long for the time there is.
   void hurry() {
-    for (Exchange& exchange : exchanges_) exchange.repeats = exchange.takes_turns ? 2 : 1;
+    for (Exchange& exchange : exchanges_) exchange.turns = 1;
   }
 
   // Seconds of each exchange, then this rank's operations and bytes per second. Collective.
@@ -230,9 +230,14 @@ class Meter {
     GRACE_TRY(transport_.barrier());
     if (exchange.group.empty()) return kAbsent;
     GRACE_TRY(once(exchange, 0));  // lines the ranks up
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < exchange.repeats; ++i) GRACE_TRY(once(exchange, i));
-    return seconds_since(start) / exchange.repeats;
+    std::vector<double> seconds;
+    for (int i = 0; i < exchange.turns; ++i) {
+      const Clock::time_point start = Clock::now();
+      GRACE_TRY(once(exchange, 0));
+      GRACE_TRY(once(exchange, 1));
+      seconds.push_back(seconds_since(start) / 2);
+    }
+    return figure_of(seconds).value;  // a median: a rank may lose its core for milliseconds at any time
   }
 
   Status once(const Exchange& exchange, int turn) {

@@ -3,10 +3,13 @@
 
 #include <charconv>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "context.h"
+#include "grace/model/shape.h"
 #include "grace/trace/synthetic.h"
+#include "progress.h"
 
 namespace grace::app {
 namespace {
@@ -14,12 +17,14 @@ namespace {
 struct Flags {
   SyntheticOptions options;
   std::string out, shape = "16x64", phase = "prefill", truth;
+  std::optional<std::string> model;
+  std::optional<int> top_k, dense_layers;
   int threads = 0;
   bool json = false;
 };
 
 // "58x256" -> 58 MoE layers of 256 experts.
-Status parse_shape(const std::string& shape, SyntheticOptions& options) {
+Status parse_layers_and_experts(const std::string& shape, SyntheticOptions& options) {
   const char* const end = shape.data() + shape.size();
   const auto layers = std::from_chars(shape.data(), end, options.moe_layers);
   const bool has_cross = layers.ec == std::errc() && layers.ptr != end && *layers.ptr == 'x';
@@ -27,6 +32,26 @@ Status parse_shape(const std::string& shape, SyntheticOptions& options) {
       has_cross ? std::from_chars(layers.ptr + 1, end, options.num_experts) : std::from_chars_result{};
   if (has_cross && experts.ec == std::errc() && experts.ptr == end) return {};
   return invalid_input(fmt::format("--shape: '{}' is not LAYERSxEXPERTS, such as 58x256", shape));
+}
+
+// "58x256" with defaults for the rest, or a model whose sizes are known; what a flag says goes before both.
+// decoder_layers: of the model's MoE layers; empty where there is no model.
+Status take_shape(const Flags& flags, SyntheticOptions& options, std::vector<int>& decoder_layers) {
+  const bool is_plain = flags.shape.empty() || (flags.shape[0] >= '0' && flags.shape[0] <= '9');
+  if (is_plain) {
+    GRACE_TRY(parse_layers_and_experts(flags.shape, options));
+  } else {
+    const ModelShape shape = GRACE_TRY(find_shape(flags.shape));
+    options.moe_layers = static_cast<int>(shape.moe_layers.size());
+    options.num_experts = shape.num_experts;
+    options.experts_per_token = shape.experts_per_token;
+    options.model = shape.name;
+    if (!flags.dense_layers.has_value()) decoder_layers = shape.moe_layers;
+  }
+  options.experts_per_token = flags.top_k.value_or(options.experts_per_token);
+  options.dense_layers = flags.dense_layers.value_or(options.dense_layers);
+  options.model = flags.model.value_or(options.model);
+  return {};
 }
 
 Result<Phase> parse_phase(const std::string& name) {
@@ -45,13 +70,17 @@ Json truth_of(const SyntheticOptions& options) {
 
 Result<int> synthesize(const Flags& flags) {
   SyntheticOptions options = flags.options;
-  GRACE_TRY(parse_shape(flags.shape, options));
+  std::vector<int> decoder_layers;
+  GRACE_TRY(take_shape(flags, options, decoder_layers));
   options.phase = GRACE_TRY(parse_phase(flags.phase));
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
-  const Trace trace = GRACE_TRY(synthetic_trace(options, pool));
+  Progress progress("synthesize");
+  Trace trace = GRACE_TRY(
+      synthetic_trace(options, pool, [&](std::int64_t done, std::int64_t total) { progress(done, total); }));
+  if (!decoder_layers.empty()) trace.decoder_layers = decoder_layers;
   GRACE_TRY(write_trace(flags.out, trace));
   if (!flags.truth.empty()) GRACE_TRY(write_json(flags.truth, truth_of(options)));
   if (flags.json) {
@@ -74,10 +103,12 @@ Result<int> synthesize(const Flags& flags) {
 void add_options(CLI::App& command, Flags& flags) {
   SyntheticOptions& options = flags.options;
   command.add_option("--out", flags.out, "the trace file")->required();
-  command.add_option("--shape", flags.shape, "MoE layers and experts of each (default 16x64)");
-  command.add_option("--dense-layers", options.dense_layers,
-                     "decoder layers before the first MoE layer (default 0)");
-  command.add_option("--top-k", options.experts_per_token, "experts a token chooses in a layer (default 8)");
+  command.add_option("--shape", flags.shape,
+                     "MoE layers and experts of each (default 16x64), or a model's name or config.json");
+  command.add_option("--dense-layers", flags.dense_layers,
+                     "decoder layers before the first MoE layer (default 0, or the model's)");
+  command.add_option("--top-k", flags.top_k,
+                     "experts a token chooses in a layer (default 8, or the model's)");
   command.add_option("--tokens", options.tokens, "tokens in all (default 100000)");
   command.add_option("--sequence-length", options.sequence_length, "tokens of a sequence (default 512)");
   command.add_option("--clusters", options.clusters,
@@ -98,7 +129,8 @@ void add_options(CLI::App& command, Flags& flags) {
   command.add_option("--prompt-length", options.prompt_length,
                      "longest prompt of phase mixed, in tokens (default 256)");
   command.add_option("--seed", options.seed, "seed of everything random (default 0)");
-  command.add_option("--model", options.model, "the model that the trace names (default synthetic)");
+  command.add_option("--model", flags.model,
+                     "the model that the trace names (default synthetic, or the shape's)");
   command.add_option("--truth", flags.truth, "write what was planted as JSON");
   command.add_option("--threads", flags.threads,
                      "threads (default: all cores); the trace is the same for any number");

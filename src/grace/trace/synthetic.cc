@@ -323,7 +323,8 @@ Trace empty_trace(const SyntheticOptions& options) {
 
 }  // namespace
 
-Result<Trace> synthetic_trace(const SyntheticOptions& options, ThreadPool& pool) {
+Result<Trace> synthetic_trace(const SyntheticOptions& options, ThreadPool& pool,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress) {
   GRACE_TRY(check(options));
   Trace trace = empty_trace(options);
   const auto num_layers = static_cast<std::size_t>(options.moe_layers);
@@ -333,8 +334,11 @@ Result<Trace> synthetic_trace(const SyntheticOptions& options, ThreadPool& pool)
   trace.topk_ids.resize(static_cast<std::size_t>(options.tokens) * num_layers *
                         static_cast<std::size_t>(options.experts_per_token));
   const auto blocks = static_cast<std::size_t>((options.tokens + kBlockTokens - 1) / kBlockTokens);
-  pool.for_each(
-      blocks, [&](std::size_t block, int) { fill_block(options, layers, subjects, block, trace.topk_ids); });
+  pool.for_each(blocks, [&](std::size_t block, int thread) {
+    fill_block(options, layers, subjects, block, trace.topk_ids);
+    // Blocks are handed out in ascending order, so what came before this one is done but for a few.
+    if (thread == 0 && progress) progress(static_cast<std::int64_t>(block) * kBlockTokens, options.tokens);
+  });
   return trace;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,10 @@ struct SyntheticOptions {
 };
 
 // A trace without weights and token ids; its `source` tells the options. The same bytes at any number of
-// threads. Errors: invalid_input with the option, the value and the bound.
-Result<Trace> synthetic_trace(const SyntheticOptions& options, ThreadPool& pool);
+// threads. progress, where given, is called by the caller's thread with tokens done and in all. Errors:
+// invalid_input with the option, the value and the bound.
+Result<Trace> synthetic_trace(const SyntheticOptions& options, ThreadPool& pool,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
 // The truth behind synthetic_trace(options): planted cluster, [0, clusters), of each expert of a layer, [E].
 // REQUIRES: options that synthetic_trace takes; layer in [0, M).
