@@ -16,9 +16,10 @@ namespace {
 
 using testing::HasSubstr;
 
-// 0: as many slots as wanted.
+// 0: as many slots as wanted. Links and rates are those of a preset, for strategies that minimise seconds.
 Cluster cluster_of(const std::vector<std::vector<int>>& slots_of_node) {
-  Cluster cluster;
+  Cluster cluster = parse_cluster("1x1").value();
+  cluster.devices_of_node.clear();
   cluster.name = "test";
   for (const std::vector<int>& node : slots_of_node) {
     cluster.devices_of_node.emplace_back();
@@ -75,7 +76,16 @@ Trace trace_of_loads(const std::vector<int>& load, std::uint64_t shuffle_seed = 
 
 // The search need not be long where only soundness is asked for.
 PlanOptions briefly(std::string_view strategy) {
-  return {.strategy = std::string(strategy), .r = 0.15, .seed = 4, .effort = 0.02};
+  return {.strategy = std::string(strategy),
+          .r = 0.15,
+          .seed = 4,
+          .objective = {.sizes = {.hidden = 64, .expert_ffn = 128}},
+          .effort = 0.02};
+}
+
+// Strategies that search or set prices on the tokens themselves, where the others look at counts alone.
+bool sees_tokens(std::string_view strategy) {
+  return strategy.starts_with("joint") || strategy.ends_with("cover");
 }
 
 double routed_in(const Trace& trace) {
@@ -153,7 +163,7 @@ TEST_P(AnOddInput, GivesASoundPlanByEveryStrategy) {
     EXPECT_THAT(plan.figures,
                 testing::Each(testing::Pair(
                     testing::_, testing::ResultOf([](double value) { return std::isfinite(value); }, true))));
-    if (strategy.starts_with("joint")) continue;  // predicts from the part of the tokens that it sees
+    if (sees_tokens(strategy)) continue;  // predicts from its part of them
     double predicted = 0;
     for (const LayerPlan& layer : plan.layers)
       predicted = std::accumulate(layer.predicted_load.begin(), layer.predicted_load.end(), predicted);
@@ -234,7 +244,7 @@ std::set<std::int32_t> held_by(const LayerPlan& layer, std::size_t device,
 
 class APublishedStrategy : public testing::TestWithParam<std::uint64_t> {};
 
-// The default order goes by id and a seeded search by its draws; all others look at counts alone.
+// The default order goes by id; all others that look at counts alone do not.
 TEST_P(APublishedStrategy, OnlyRelabelsItsPlanWhenExpertsAreRelabelled) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
   Rng rng(GetParam());
@@ -251,7 +261,7 @@ TEST_P(APublishedStrategy, OnlyRelabelsItsPlanWhenExpertsAreRelabelled) {
   const PlanOptions options;
   ThreadPool pool(2);
   for (const Strategy& strategy : strategies()) {
-    if (strategy.name == "vanilla" || strategy.name.starts_with("joint")) continue;
+    if (strategy.name == "vanilla" || sees_tokens(strategy.name)) continue;
     const StrategyOutput before =
         strategy.make_layers({stats, unused, unused, cluster, slots, options, pool});
     const StrategyOutput after = strategy.make_layers({other, unused, unused, cluster, slots, options, pool});
