@@ -65,6 +65,42 @@ Trace select_sequences(const Trace& trace, std::span<const int> sequences) {
   return part;
 }
 
+Result<Trace> join_traces(std::span<const Trace> traces) {
+  if (traces.empty()) return invalid_input("traces: there is none to join");
+  Trace joined = traces.front();
+  const auto weights = [](const Trace& trace) { return trace.topk_weights.size() == trace.topk_ids.size(); };
+  const auto tokens = [](const Trace& trace) {
+    return std::cmp_equal(trace.token_ids.size(), trace.num_tokens());
+  };
+  joined.topk_ids.clear();
+  joined.topk_weights.clear();
+  joined.token_ids.clear();
+  joined.prompt_lengths.clear();
+  joined.sequence_offsets = {0};
+  for (const Trace& trace : traces) {
+    if (trace.num_experts != joined.num_experts || trace.experts_per_token != joined.experts_per_token ||
+        trace.decoder_layers != joined.decoder_layers)
+      return invalid_input("trace " + trace.source + ": " + std::to_string(trace.num_experts) + " experts, " +
+                           std::to_string(trace.experts_per_token) + " per token, " +
+                           std::to_string(trace.num_moe_layers()) + " MoE layers; the first trace, of " +
+                           traces.front().source + ", has another shape");
+    if (&trace != &traces.front()) joined.source += " + " + trace.source;
+    if (trace.phase != joined.phase) joined.phase = Phase::kMixed;
+    const std::int64_t base = joined.num_tokens();
+    for (int s = 0; s < trace.num_sequences(); ++s) {
+      joined.sequence_offsets.push_back(base + trace.sequence_offsets[static_cast<std::size_t>(s) + 1]);
+      joined.prompt_lengths.push_back(trace.prompt_length(s));
+    }
+    joined.topk_ids.insert(joined.topk_ids.end(), trace.topk_ids.begin(), trace.topk_ids.end());
+    if (std::ranges::all_of(traces, weights))
+      joined.topk_weights.insert(joined.topk_weights.end(), trace.topk_weights.begin(),
+                                 trace.topk_weights.end());
+    if (std::ranges::all_of(traces, tokens))
+      joined.token_ids.insert(joined.token_ids.end(), trace.token_ids.begin(), trace.token_ids.end());
+  }
+  return joined;
+}
+
 std::vector<std::vector<int>> split_sequences(int num_sequences, std::span<const double> shares,
                                               std::uint64_t seed) {
   GRACE_CHECK(num_sequences >= 0 && !shares.empty(), "something to split, and something to split it into");

@@ -59,6 +59,10 @@ std::vector<std::string> violations(const Trace& trace);
 // The trace of the given sequences, in that order. REQUIRES: each in [0, S).
 Trace select_sequences(const Trace& trace, std::span<const int> sequences);
 
+// The sequences of all traces, one trace after another; gate weights and token ids are kept where all have them, and the phase is mixed where they differ.
+// Errors: invalid_input where the traces are none, or not of one shape (experts, experts per token, decoder layers).
+Result<Trace> join_traces(std::span<const Trace> traces);
+
 // Sequences dealt into parts whose shares are given (they add up to 1), shuffled by seed; ascending inside a part.
 // Example: split_sequences(40, {0.4, 0.1, 0.5}, 1) are the plan, choose and judge parts.
 std::vector<std::vector<int>> split_sequences(int num_sequences, std::span<const double> shares, std::uint64_t seed);

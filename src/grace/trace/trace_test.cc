@@ -205,5 +205,30 @@ TEST(AHash, IsFnv1a) {
   EXPECT_EQ(hash_of(empty), expected);
 }
 
+TEST(JoinedTraces, HoldTheirSequencesInOrder) {
+  const Trace one = small_trace();
+  Trace other = small_trace();
+  other.source = "elsewhere";
+  other.phase = Phase::kDecode;
+  const std::vector<Trace> both{one, other};
+  const Trace joined = join_traces(both).value();
+  EXPECT_THAT(violations(joined), IsEmpty());
+  EXPECT_EQ(joined.num_sequences(), 4);
+  EXPECT_EQ(joined.num_tokens(), 6);
+  EXPECT_EQ(joined.phase, Phase::kMixed);
+  EXPECT_EQ(joined.prompt_length(0), one.prompt_length(0));
+  EXPECT_EQ(joined.prompt_length(2), 0);
+  const std::vector<int> second{2, 3};
+  EXPECT_EQ(select_sequences(joined, second).topk_ids, other.topk_ids);
+}
+
+TEST(JoinedTraces, MustBeOfOneShape) {
+  Trace other = small_trace();
+  other.num_experts = 8;
+  const std::vector<Trace> both{small_trace(), other};
+  EXPECT_THAT(join_traces(both).error().message, HasSubstr("8 experts"));
+  EXPECT_FALSE(join_traces({}).ok());
+}
+
 }  // namespace
 }  // namespace grace

@@ -1,0 +1,218 @@
+// grace compare: every strategy side by side on held-out tokens, and in one sentence which to use.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "bench_page.h"
+#include "compare_views.h"
+#include "context.h"
+#include "grace/files/mapped_file.h"
+#include "options.h"
+#include "progress.h"
+#include "shape_option.h"
+
+namespace grace::app {
+namespace {
+
+struct Flags {
+  std::vector<std::string> traces;
+  std::string cluster, strategies, slots, shape, html, section, write;
+  int splits = 5, threads = 0;
+  std::int64_t batch = 2048;
+  std::uint64_t seed = 0;
+  double effort = 1;
+  bool json = false;
+};
+
+Result<CompareOptions> options_of(const Flags& flags, const LayerSizes& sizes) {
+  CompareOptions options;
+  options.sizes = sizes;
+  const std::vector<std::string> names =
+      flags.strategies.empty() ? default_contenders(sizes.known()) : split_at_commas(flags.strategies);
+  for (const std::string& name : names) options.contenders.push_back(GRACE_TRY(parse_contender(name)));
+  if (!flags.slots.empty()) options.slots = GRACE_TRY(parse_slots(flags.slots));
+  options.splits = flags.splits;
+  options.seed = flags.seed;
+  options.batch = flags.batch;
+  options.effort = flags.effort;
+  return options;
+}
+
+// Sizes are welcome, not needed: without them figures in seconds and bytes are left out. A shape that was
+// named must be right.
+Result<LayerSizes> sizes_if_known(const Flags& flags, const Trace& trace) {
+  const Result<ModelShape> shape = shape_for(flags.shape, trace.model);
+  if (!shape.ok() && flags.shape.empty()) return LayerSizes();
+  if (!shape.ok()) return shape.error();
+  GRACE_TRY(check_shape(shape.value(), trace));
+  return sizes_of(shape.value());
+}
+
+std::string command_line(const Context& context) {
+  std::string line = "./run grace";
+  for (int i = 1; i < context.argc; ++i) line += fmt::format(" {}", context.argv[i]);
+  return line;
+}
+
+std::string setting(const Flags& flags, const Trace& trace, const Cluster& cluster,
+                    const CompareOptions& options) {
+  return fmt::format(
+      "{}: {} tokens in {} sequences, {} MoE layers of {} experts, {} a token; cluster {}, batches of {} "
+      "tokens; {} splits by sequence, half "
+      "of the sequences judge, mean ± sample deviation over the splits; seed {}, effort {}.",
+      trace.source.empty() ? trace.model : trace.source, trace.num_tokens(), trace.num_sequences(),
+      trace.num_moe_layers(), trace.num_experts, trace.experts_per_token, cluster.name, options.batch,
+      options.splits, options.seed, options.effort);
+}
+
+Json options_json(const Flags& flags, const CompareOptions& options, const Cluster& cluster) {
+  Json slots = Json::array();
+  for (const SlotsSpec& spec : options.slots) slots.push_back(spec.name());
+  return {{"traces", flags.traces}, {"cluster", cluster.name},  {"slots", slots}, {"splits", options.splits},
+          {"batch", options.batch}, {"effort", options.effort}, {"r", 0.15}};
+}
+
+struct Output {
+  std::vector<report::Table> tables;
+  std::vector<std::string> notes;
+  report::Page page;
+  Json json;
+};
+
+Status emit(const Flags& flags, const Context& context, Output output) {
+  if (!flags.html.empty()) GRACE_TRY(write_text_atomically(flags.html, report::html(output.page)));
+  if (!flags.write.empty()) {
+    std::string page;
+    if (std::filesystem::exists(flags.write)) page = GRACE_TRY(read_text(flags.write));
+    std::string body = fmt::format("## {}\n\n```\n{}\n```\n\n", flags.section, command_line(context));
+    for (const std::string& note : output.notes) body += note + "\n\n";
+    body += fmt::format("Machine: {}.\n\n", machine_name());
+    for (const report::Table& table : output.tables) {
+      if (!table.title.empty()) body += fmt::format("**{}**\n\n", table.title);
+      body += report::markdown_table(table) + "\n";
+    }
+    GRACE_TRY(write_text_atomically(flags.write, with_section(std::move(page), flags.section, body)));
+  }
+  if (flags.json) {
+    print_json(output.json);
+    return {};
+  }
+  for (const report::Table& table : output.tables)
+    print((table.title.empty() ? "" : table.title + "\n") + report::terminal_table(table) + "\n");
+  for (const std::string& note : output.notes) print(note + "\n");
+  return {};
+}
+
+Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster& cluster, ThreadPool& pool) {
+  CompareOptions options = GRACE_TRY(options_of(flags, GRACE_TRY(sizes_if_known(flags, trace))));
+  Result<Comparison> compared = [&] {
+    Progress progress("compare");
+    options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
+    return compare(trace, cluster, options, pool);
+  }();
+  const Comparison comparison = GRACE_TRY(std::move(compared));
+  Output output;
+  output.tables.push_back(table_of(comparison, ""));
+  output.notes = {setting(flags, trace, cluster, options), comparison.recommendation};
+  output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
+  output.page.summary = comparison.recommendation + " " + output.notes.front();
+  output.page.tables = output.tables;
+  add_pictures(output.page, comparison);
+  output.json = json_of(comparison);
+  output.json["seed"] = options.seed;
+  output.json["options"] = options_json(flags, options, cluster);
+  return output;
+}
+
+Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& traces, const Cluster& cluster,
+                               ThreadPool& pool) {
+  Flags with_default = flags;
+  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags, traces.front()));
+  if (flags.strategies.empty()) with_default.strategies = sizes.known() ? "grace,joint" : "grace,joint-slow";
+  CompareOptions options = GRACE_TRY(options_of(with_default, sizes));
+  if (options.slots.size() > 1)
+    return invalid_input("--slots: one budget, where several traces are compared");
+  Result<std::vector<Transfer>> made = [&] {
+    Progress progress("compare");
+    options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
+    return transfer(traces, cluster, options, pool);
+  }();
+  const std::vector<Transfer> transfers = GRACE_TRY(std::move(made));
+  std::vector<std::string> names;
+  for (const std::string& path : flags.traces) names.push_back(std::filesystem::path(path).stem().string());
+  const std::string measure = sizes.known() ? "layer time in seconds" : "judge-slow";
+  Output output;
+  output.notes = {
+      fmt::format("{} splits by sequence, half of each trace's sequences judge; cluster {}, batches of {} "
+                  "tokens; slots {}; seed {}, effort {}.",
+                  options.splits, cluster.name, options.batch, options.slots.front().name(), options.seed,
+                  options.effort)};
+  output.json = {{"transfer", Json::array()}};
+  for (const Transfer& one : transfers) {
+    output.tables.push_back(table_of(one, names, measure));
+    output.json["transfer"].push_back(json_of(one, names));
+  }
+  output.page.title = "What a plan from one text costs another";
+  output.page.summary = output.notes.front();
+  output.page.tables = output.tables;
+  output.json["seed"] = options.seed;
+  output.json["options"] = options_json(flags, options, cluster);
+  return output;
+}
+
+Result<int> compare_command(const Flags& flags, const Context& context) {
+  if (flags.threads < 0 || flags.threads > 1024)
+    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
+  if (flags.section.empty() != flags.write.empty())
+    return invalid_input("compare: --section NAME and --write FILE go together");
+  const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
+  std::vector<Trace> traces;
+  for (const std::string& path : flags.traces) traces.push_back(GRACE_TRY(read_trace(path)));
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  Output output = traces.size() == 1 ? GRACE_TRY(compare_one(flags, traces.front(), cluster, pool))
+                                     : GRACE_TRY(compare_domains(flags, traces, cluster, pool));
+  GRACE_TRY(emit(flags, context, std::move(output)));
+  return 0;
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "compare", "Every strategy side by side on held-out tokens: which to use, and when none is worth it.");
+  command->add_option("--trace", flags->traces, "a trace; several: what a plan from one costs another")
+      ->required();
+  command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
+  command->add_option(
+      "--strategies", flags->strategies,
+      "which (default: all that are published, and joint); NAME-feedback routes with global feedback");
+  command->add_option(
+      "--slots", flags->slots,
+      "copies a device may hold in a layer, for eplb and joint: numbers, or grace for what grace's own "
+      "fullest device holds there; several after commas (default: one more than it must)");
+  command->add_option("--splits", flags->splits, "ways to hold half of the sequences out (default 5)");
+  command->add_option("--batch", flags->batch, "tokens that run together, over all devices (default 2048)");
+  command->add_option("--shape", flags->shape,
+                      "the model's sizes: a known name or a config.json (default: by the trace's model; "
+                      "without, no seconds)");
+  command->add_option("--effort", flags->effort, "of joint's search, relative to the default (default 1)");
+  command->add_option("--seed", flags->seed, "seed of everything random (default 0)");
+  command->add_option("--threads", flags->threads,
+                      "threads (default: all cores); the result is the same for any number");
+  command->add_option("--html", flags->html, "also one self-contained page");
+  command->add_option("--section", flags->section, "write the table as this section of --write");
+  command->add_option("--write", flags->write, "a page of sections");
+  command->add_flag("--json", flags->json, "one JSON value");
+  command->footer(
+      "Examples:\n  grace compare --trace out/en.trace --cluster 2x4 --slots 9,grace --html "
+      "out/compare.html\n"
+      "  grace compare --trace wiki.trace --trace math.trace --trace code.trace --cluster 2x4");
+  command->callback(
+      [flags, &context] { context.action = [flags, &context] { return compare_command(*flags, context); }; });
+}
+
+}  // namespace grace::app
