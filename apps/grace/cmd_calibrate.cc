@@ -94,7 +94,11 @@ std::vector<std::string> notes_of(const Calibration& c, int threads) {
   return notes;
 }
 
-std::string speeds_text(const Cluster& cluster) {
+std::string speeds_text(const Calibration& c) {
+  if (c.rounds < kLeastRoundsForSpeeds)
+    return fmt::format("{} rounds are too few to tell slow devices from noise; --seconds gives it more.",
+                       c.rounds);
+  const Cluster& cluster = c.cluster;
   std::vector<std::string> others;
   for (int d = 0; d < cluster.num_devices(); ++d)
     if (cluster.device(DeviceId(d)).speed != 1)
@@ -195,7 +199,7 @@ Result<int> run(const Flags& flags, const Context& context) {
   }
   print(report::terminal_table(table_of(result)));
   for (const std::string& note : notes_of(result, flags.threads)) print(note + "\n");
-  print(speeds_text(result.cluster) + "\n");
+  print(speeds_text(result) + "\n");
   print(fmt::format("{}: written; {}, {} rounds in {:.1f} s\n", flags.out, result.cluster.name, result.rounds,
                     result.seconds));
   return 0;

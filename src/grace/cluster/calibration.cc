@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kLargeShare = 1.0 / 16;
 constexpr double kNoise = 0.05;
+constexpr double kOutOfTen = 0.1;  // rounds that may say otherwise
 
 // Between the two nearest samples. REQUIRES: sorted, not empty.
 double quantile(std::span<const double> sorted, double share) {
@@ -78,10 +79,11 @@ std::vector<double> relative_speeds(std::span<const std::vector<double>> rates) 
   std::vector<double> speeds;
   for (const std::vector<double>& ratios : ratios_of(rates)) {
     const std::vector<double> values = sorted(ratios);
-    const bool is_faster = quantile(values, 0.25) > 1 + kNoise;
-    const bool is_slower = quantile(values, 0.75) < 1 - kNoise;
+    const bool is_faster = quantile(values, kOutOfTen) > 1 + kNoise;
+    const bool is_slower = quantile(values, 1 - kOutOfTen) < 1 - kNoise;
+    const bool is_known = std::ssize(values) >= kLeastRoundsForSpeeds && (is_faster || is_slower);
     const double speed = std::max(0.01, std::round(quantile(values, 0.5) * 100) / 100);
-    speeds.push_back(is_faster || is_slower ? speed : 1);
+    speeds.push_back(is_known ? speed : 1);
   }
   return speeds;
 }

@@ -35,8 +35,10 @@ LinkFit fit_link(std::span<const ExchangeSample> samples);
 // The rate of the median rank. rates: [rounds][ranks]. REQUIRES: a round and a rank; all positive.
 Figure rate_of(std::span<const std::vector<double>> rates);
 // Each rank's speed, [ranks], relative to the median rank of its round, so that what slows all ranks for a
-// while counts for nothing: the median over rounds, to a hundredth. 1 for a rank that less than three
-// quarters of the rounds find at least 5 % away on the same side. REQUIRES: as above.
+// while counts for nothing: the median over rounds, to a hundredth. 1 for a rank that less than nine tenths
+// of the rounds find at least 5 % away on the same side, and for all where there are fewer than
+// kLeastRoundsForSpeeds: chance would tell one in a few dozen equal ranks apart. REQUIRES: as above.
+inline constexpr int kLeastRoundsForSpeeds = 8;
 std::vector<double> relative_speeds(std::span<const std::vector<double>> rates);
 
 }  // namespace grace

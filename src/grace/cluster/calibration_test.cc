@@ -105,9 +105,25 @@ TEST(RelativeSpeeds, AreAllOneWhereOnlyNoiseTellsRanksApart) {
   }
 }
 
+TEST(RelativeSpeeds, SeldomTellEqualRanksApartInWildNoise) {
+  int told = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed)
+    for (const double speed : relative_speeds(rounds_of({1, 1, 1, 1}, 0.5, true, seed)))
+      told += speed != 1 ? 1 : 0;
+  EXPECT_LE(told, 2);  // of 400
+}
+
 TEST(RelativeSpeeds, FindTheOnesThatDiffer) {
   const auto speeds = relative_speeds(rounds_of({1, 0.5, 1, 1.3, 1}, 0.04, true, 5));
   EXPECT_THAT(speeds, ElementsAre(1, DoubleNear(0.5, 0.03), 1, DoubleNear(1.3, 0.06), 1));
+}
+
+TEST(RelativeSpeeds, TakeMoreThanAFewRoundsToTell) {
+  auto rates = rounds_of({1, 0.5, 1}, 0, false, 8);
+  rates.resize(kLeastRoundsForSpeeds - 1);
+  EXPECT_THAT(relative_speeds(rates), Each(1.0));
+  rates.push_back(rates.back());
+  EXPECT_THAT(relative_speeds(rates), ElementsAre(1, 0.5, 1));
 }
 
 TEST(RelativeSpeeds, ForgiveAPassingSlowness) {
