@@ -56,8 +56,7 @@ std::string command_line(const Context& context) {
   return line;
 }
 
-std::string setting(const Flags& flags, const Trace& trace, const Cluster& cluster,
-                    const CompareOptions& options) {
+std::string setting(const Trace& trace, const Cluster& cluster, const CompareOptions& options) {
   return fmt::format(
       "{}: {} tokens in {} sequences, {} MoE layers of {} experts, {} a token; cluster {}, batches of {} "
       "tokens; {} splits by sequence, half "
@@ -106,7 +105,8 @@ Status emit(const Flags& flags, const Context& context, Output output) {
 }
 
 Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster& cluster, ThreadPool& pool) {
-  CompareOptions options = GRACE_TRY(options_of(flags, GRACE_TRY(sizes_if_known(flags, trace))));
+  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags, trace));
+  CompareOptions options = GRACE_TRY(options_of(flags, sizes));
   Result<Comparison> compared = [&] {
     Progress progress("compare");
     options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
@@ -115,7 +115,7 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
   const Comparison comparison = GRACE_TRY(std::move(compared));
   Output output;
   output.tables.push_back(table_of(comparison, ""));
-  output.notes = {setting(flags, trace, cluster, options), comparison.recommendation};
+  output.notes = {setting(trace, cluster, options), comparison.recommendation};
   output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
   output.page.summary = comparison.recommendation + " " + output.notes.front();
   output.page.tables = output.tables;
