@@ -23,10 +23,11 @@ struct RoutingBound {
   std::vector<double> prices;  // [D] at which the tokens' exact covers add up to it
 };
 // The largest device's work is at least any weighted mean of all: with weights that sum to 1 as prices,
-// tokens are independent of each other and the sum of their exact covers is a bound (Lagrange). `steps` of
-// ascent from the prices given; empty: from even ones. Work counts as at least what an expert's assignments
-// cost when all are in one copy, the least it can be per assignment. REQUIRES: hosts hold every expert. About
-// 1 us a token and step at 6 experts on 8 devices.
+// tokens are independent of each other and the sum of their exact covers is a bound (Lagrange). Tried: all
+// weight on the devices that no routing can relieve, and `steps` of ascent from there or from the prices
+// given (empty: even ones). Work counts as at least what an expert's assignments cost when all are in one
+// copy, the least it can be per assignment. REQUIRES: hosts hold every expert. About 1 us a token and step at
+// 6 experts on 8 devices.
 RoutingBound routing_bound(const Cluster& cluster, const SearchTokens& tokens, const Weights& weights,
                            const Hosts& hosts, std::span<const double> prices, int steps = 12);
 

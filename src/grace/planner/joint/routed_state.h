@@ -45,6 +45,8 @@ class RoutedState {
   std::size_t num_devices() const { return devices_; }
   std::span<const double> prices() const { return prices_; }
   std::span<const double> work() const { return work_; }
+  // The device that serves each choice, as SearchTokens::experts.
+  std::span<const std::int32_t> device_of() const { return device_of_; }
 
   // Applies changes and re-routes the tokens that lose their host or may gain by a new one; value() is then
   // the new one. Until commit() or rollback() no other call but value(). Gives up, with false and everything
