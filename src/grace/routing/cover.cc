@@ -113,7 +113,8 @@ GRACE_INLINE void close_devices(Token& token) {
     std::size_t least = 0;
     for (std::size_t i = 1; i < token.num_opened; ++i)
       if (dearer[i] < dearer[least]) least = i;
-    if (dearer[least] >= token.device_cost) return;
+    // Where devices cost nothing, those that serve nobody are closed all the same.
+    if (dearer[least] >= std::max(1, token.device_cost)) return;
     const std::int32_t closed = token.opened[least];
     for (std::size_t k = 0; k < token.count; ++k) {
       if (token.device_of[k] != closed) continue;

@@ -10,6 +10,7 @@
 #include "grace/planner/joint/exact_cover.h"
 #include "grace/planner/joint/joint_test_util.h"
 #include "grace/planner/joint/search.h"
+#include "grace/routing/cover.h"
 #include "grace/routing/routing.h"
 
 namespace grace::joint {
@@ -215,6 +216,43 @@ TEST(ABoundOfNothing, IsNotANumberNowhere) {
   EXPECT_EQ(exact_min_max_load(tokens.load, hosts, 3), 0);
   EXPECT_EQ(routing_bound(cluster, tokens, weights, hosts, {}).value, 0);
   EXPECT_EQ(placement_bound(cluster, tokens, weights, std::vector<int>{1, 1, 1}).value, weights.load);
+}
+
+TEST(ACoverOnRealRouting, IsWithinOnePercentOfTheCheapestOnAverage) {
+  const Trace trace = deepseek_trace();
+  if (trace.num_tokens() == 0) GTEST_SKIP() << "the real routing data is not on this machine";
+  Rng rng(4);
+  for (const std::vector<std::size_t>& machine :
+       {std::vector<std::size_t>{4, 4}, {8}, {2, 2, 2}, {8, 8, 8, 8}}) {
+    const Cluster cluster = cluster_of(machine);
+    const auto devices = static_cast<std::size_t>(cluster.num_devices());
+    for (const std::size_t copies : {0u, 8u, 32u}) {
+      const SearchTokens tokens = sample_tokens(trace, MoeOrdinal(12), cluster.num_devices(), 1000, Rng(1));
+      const std::vector<int> slots(devices, static_cast<int>((64 + copies + devices - 1) / devices));
+      const Hosts hosts = random_hosts(rng, 64, slots);
+      std::vector<double> prices(devices);
+      for (double& price : prices) price = 0.8 + 0.4 * rng.uniform();
+      ExactCover exact(cluster, hosts, 16, 0.5);
+      exact.set_prices(prices, {});
+      Cover cover(cluster, 64, {16, 0.5, prices});
+      for (std::size_t e = 0; e < 64; ++e)
+        for (std::size_t d = 0; d < devices; ++d)
+          cover.set_host(ExpertId(static_cast<std::int32_t>(e)), DeviceId(static_cast<std::int32_t>(d)),
+                         hosts[e * devices + d] != 0);
+      double least = 0, got = 0;
+      std::vector<std::int32_t> device_of(6);
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        const double best = exact.route(tokens.of(t), tokens.source[t], device_of.data());
+        const Cover::Visit visit = cover.route(tokens.of(t), tokens.source[t], device_of.data());
+        double cost = 16.0 * visit.nodes + 0.5 * visit.devices;
+        for (const std::int32_t d : device_of) cost += prices[static_cast<std::size_t>(d)];
+        EXPECT_GE(cost, best - 1e-9);
+        least += best;
+        got += cost;
+      }
+      EXPECT_LE(got, 1.01 * least) << devices << " devices, " << copies << " copies";
+    }
+  }
 }
 
 // The plan's own prices on a draw of tokens of its trace, as certificates are printed.
