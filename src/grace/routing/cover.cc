@@ -130,10 +130,112 @@ GRACE_INLINE void run(Token& token, std::size_t blocks, std::int32_t* opening, s
   open_devices(token, blocks, opening, saving);
   close_devices(token);
 }
-GRACE_CLONES void run_in_8(Token& token) {
-  alignas(64) std::array<std::int32_t, kLanes> opening, saving;
-  run(token, 1, opening.data(), saving.data());
+// Vectors never leave a function that is not inlined, so that their ABI does not matter.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+// The same for at most eight devices and eight experts, held in registers: a vector over devices for each
+// expert, or over experts.
+using Lanes = std::int32_t __attribute__((vector_size(32)));
+static_assert(sizeof(Lanes) == kLanes * sizeof(std::int32_t));
+
+GRACE_INLINE Lanes splat(std::int32_t value) { return Lanes{} + value; }
+GRACE_INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+GRACE_INLINE Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
+GRACE_INLINE std::int32_t sum_of(Lanes a) {
+  a += __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3);
+  a += __builtin_shufflevector(a, a, 2, 3, 0, 1, 6, 7, 4, 5);
+  return a[0] + a[1];
 }
+GRACE_INLINE std::int32_t max_of(Lanes a) {
+  a = larger(a, __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3));
+  a = larger(a, __builtin_shufflevector(a, a, 2, 3, 0, 1, 6, 7, 4, 5));
+  return std::max(a[0], a[1]);
+}
+
+class Small {
+ public:
+  GRACE_INLINE explicit Small(Token& token) : token_(token) {
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      const bool there = k < token.count;
+      row_[k] = splat(kFar);
+      if (there) __builtin_memcpy(&row_[k], token.rows[k], sizeof(Lanes));
+      current_[k] = there ? kFar : 0;  // what is not there has nothing to save
+    }
+  }
+  GRACE_INLINE void run() {
+    for (std::size_t n = 0; n < token_.num_nodes; ++n) take_where_cheaper(token_.entries[n]);
+    open_devices();
+    while (token_.num_opened > 1 && close_one()) continue;
+    for (std::size_t k = 0; k < token_.count; ++k) token_.device_of[k] = device_[k];
+  }
+
+ private:
+  GRACE_INLINE Lanes column(std::int32_t device) const {
+    Lanes prices;
+    for (std::size_t k = 0; k < kLanes; ++k) prices[k] = row_[k][device];
+    return prices;
+  }
+  GRACE_INLINE void take_where_cheaper(std::int32_t device) {
+    const Lanes price = column(device);
+    device_ =
+        price < current_ ? splat(device) : device_;  // never where nothing is: its price is above its zero
+    current_ = smaller(price, current_);
+  }
+  GRACE_INLINE void open_devices() {
+    Lanes opening;
+    __builtin_memcpy(&opening, token_.opening[0], sizeof(Lanes));
+    for (std::size_t n = 1; n < token_.num_nodes; ++n) {
+      Lanes of_node;
+      __builtin_memcpy(&of_node, token_.opening[n], sizeof(Lanes));
+      opening = smaller(opening, of_node);
+    }
+    const auto count = static_cast<std::int32_t>(token_.count);
+    constexpr Lanes kLowestFirst = {7, 6, 5, 4, 3, 2, 1, 0};
+    while (token_.num_opened < token_.count) {
+      if (sum_of(current_) - count * token_.lowest_price <= token_.device_cost) return;
+      Lanes saving = -opening;
+      for (std::size_t k = 0; k < kLanes; ++k) saving += larger(Lanes{}, splat(current_[k]) - row_[k]);
+      // The device rides in the low bits, so that one maximum finds both.
+      const std::int32_t most = max_of(larger(saving, Lanes{}) * 8 + kLowestFirst);
+      if (most < 8) return;
+      const std::int32_t best = 7 - most % 8;
+      token_.opened[token_.num_opened++] = best;
+      take_where_cheaper(best);
+    }
+  }
+  GRACE_INLINE bool close_one() {
+    Lanes other = device_;
+    Lanes other_price = splat(kFar);
+    const auto consider = [&](std::int32_t device) __attribute__((always_inline)) {
+      const Lanes price = device_ == splat(device) ? splat(kFar) : column(device);
+      other = price < other_price ? splat(device) : other;
+      other_price = smaller(price, other_price);
+    };
+    for (std::size_t n = 0; n < token_.num_nodes; ++n) consider(token_.entries[n]);
+    for (std::size_t i = 0; i < token_.num_opened; ++i) consider(token_.opened[i]);
+    const Lanes dearer = other_price - current_;
+    std::size_t least = 0;
+    std::int32_t least_dearer = kNever;
+    for (std::size_t i = 0; i < token_.num_opened; ++i) {
+      const std::int32_t sum = sum_of(device_ == splat(token_.opened[i]) ? dearer : Lanes{});
+      if (sum >= least_dearer) continue;
+      least_dearer = sum;
+      least = i;
+    }
+    if (least_dearer >= token_.device_cost) return false;
+    const Lanes closed = device_ == splat(token_.opened[least]);
+    device_ = closed ? other : device_;
+    current_ = closed ? other_price : current_;
+    token_.opened[least] = token_.opened[--token_.num_opened];
+    return true;
+  }
+
+  Token& token_;
+  Lanes row_[kLanes];         // [experts] over devices
+  Lanes current_{};           // over experts: the price each pays
+  Lanes device_ = splat(-1);  // over experts; -1 for what is not there
+};
+GRACE_CLONES void run_small(Token& token) { Small(token).run(); }
 GRACE_CLONES void run_in_any(Token& token) {
   alignas(64) std::array<std::int32_t, kMaxDevices> opening, saving;
   run(token, token.lanes / kLanes, opening.data(), saving.data());
@@ -248,7 +350,7 @@ Cover::Visit Cover::route(std::span<const std::uint16_t> experts, std::size_t so
     num_missing = left;
   }
   // 2. Devices that cost nothing, 3. devices that save, 4. devices that no longer do.
-  lanes_ == kLanes ? run_in_8(token) : run_in_any(token);
+  lanes_ == kLanes&& token.count <= kLanes && !always_general_ ? run_small(token) : run_in_any(token);
 
   // Opened devices are used; an entered node might not be, where a later one holds its experts cheaper.
   visit.devices = static_cast<int>(token.num_opened);
