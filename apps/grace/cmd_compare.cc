@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
-#include "bench_page.h"
 #include "compare_views.h"
 #include "context.h"
-#include "grace/files/mapped_file.h"
 #include "options.h"
+#include "output.h"
 #include "progress.h"
 #include "shape_option.h"
 
@@ -18,42 +18,29 @@ namespace {
 
 struct Flags {
   std::vector<std::string> traces;
-  std::string cluster, strategies, slots, shape, html, section, write;
+  std::string cluster, strategies, slots, shape;
   int splits = 5, threads = 0;
   std::int64_t batch = 2048;
   std::uint64_t seed = 0;
   double effort = 1;
-  bool json = false;
+  OutputFlags output;
 };
 
-Result<CompareOptions> options_of(const Flags& flags, const LayerSizes& sizes) {
+Result<CompareOptions> options_of(const Flags& flags, const LayerSizes& sizes, const std::string& model) {
   CompareOptions options;
   options.sizes = sizes;
   const std::vector<std::string> names =
       flags.strategies.empty() ? default_contenders(sizes.known()) : split_at_commas(flags.strategies);
-  for (const std::string& name : names) options.contenders.push_back(GRACE_TRY(parse_contender(name)));
+  for (const std::string& name : names) {
+    options.contenders.push_back(GRACE_TRY(parse_contender(name)));
+    GRACE_TRY(check_sizes(options.contenders.back().strategy, sizes, model));
+  }
   if (!flags.slots.empty()) options.slots = GRACE_TRY(parse_slots(flags.slots));
   options.splits = flags.splits;
   options.seed = flags.seed;
   options.batch = flags.batch;
   options.effort = flags.effort;
   return options;
-}
-
-// Sizes are welcome, not needed: without them figures in seconds and bytes are left out. A shape that was
-// named must be right.
-Result<LayerSizes> sizes_if_known(const Flags& flags, const Trace& trace) {
-  const Result<ModelShape> shape = shape_for(flags.shape, trace.model);
-  if (!shape.ok() && flags.shape.empty()) return LayerSizes();
-  if (!shape.ok()) return shape.error();
-  GRACE_TRY(check_shape(shape.value(), trace));
-  return sizes_of(shape.value());
-}
-
-std::string command_line(const Context& context) {
-  std::string line = "./run grace";
-  for (int i = 1; i < context.argc; ++i) line += fmt::format(" {}", context.argv[i]);
-  return line;
 }
 
 std::string setting(const Trace& trace, const Cluster& cluster, const CompareOptions& options) {
@@ -73,40 +60,9 @@ Json options_json(const Flags& flags, const CompareOptions& options, const Clust
           {"batch", options.batch}, {"effort", options.effort}, {"r", 0.15}};
 }
 
-struct Output {
-  std::vector<report::Table> tables;
-  std::vector<std::string> notes;
-  report::Page page;
-  Json json;
-};
-
-Status emit(const Flags& flags, const Context& context, Output output) {
-  if (!flags.html.empty()) GRACE_TRY(write_text_atomically(flags.html, report::html(output.page)));
-  if (!flags.write.empty()) {
-    std::string page;
-    if (std::filesystem::exists(flags.write)) page = GRACE_TRY(read_text(flags.write));
-    std::string body = fmt::format("## {}\n\n```\n{}\n```\n\n", flags.section, command_line(context));
-    for (const std::string& note : output.notes) body += note + "\n\n";
-    body += fmt::format("Machine: {}.\n\n", machine_name());
-    for (const report::Table& table : output.tables) {
-      if (!table.title.empty()) body += fmt::format("**{}**\n\n", table.title);
-      body += report::markdown_table(table) + "\n";
-    }
-    GRACE_TRY(write_text_atomically(flags.write, with_section(std::move(page), flags.section, body)));
-  }
-  if (flags.json) {
-    print_json(output.json);
-    return {};
-  }
-  for (const report::Table& table : output.tables)
-    print((table.title.empty() ? "" : table.title + "\n") + report::terminal_table(table) + "\n");
-  for (const std::string& note : output.notes) print(note + "\n");
-  return {};
-}
-
 Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster& cluster, ThreadPool& pool) {
-  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags, trace));
-  CompareOptions options = GRACE_TRY(options_of(flags, sizes));
+  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags.shape, trace));
+  CompareOptions options = GRACE_TRY(options_of(flags, sizes, trace.model));
   Result<Comparison> compared = [&] {
     Progress progress("compare");
     options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
@@ -114,11 +70,10 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
   }();
   const Comparison comparison = GRACE_TRY(std::move(compared));
   Output output;
-  output.tables.push_back(table_of(comparison, ""));
+  output.blocks.push_back({table_of(comparison, ""), {}});
   output.notes = {setting(trace, cluster, options), comparison.recommendation};
   output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
   output.page.summary = comparison.recommendation + " " + output.notes.front();
-  output.page.tables = output.tables;
   add_pictures(output.page, comparison);
   output.json = json_of(comparison);
   output.json["seed"] = options.seed;
@@ -129,9 +84,9 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
 Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& traces, const Cluster& cluster,
                                ThreadPool& pool) {
   Flags with_default = flags;
-  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags, traces.front()));
+  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags.shape, traces.front()));
   if (flags.strategies.empty()) with_default.strategies = sizes.known() ? "grace,joint" : "grace,joint-slow";
-  CompareOptions options = GRACE_TRY(options_of(with_default, sizes));
+  CompareOptions options = GRACE_TRY(options_of(with_default, sizes, traces.front().model));
   if (options.slots.size() > 1)
     return invalid_input("--slots: one budget, where several traces are compared");
   Result<std::vector<Transfer>> made = [&] {
@@ -151,12 +106,11 @@ Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& tra
                   options.effort)};
   output.json = {{"transfer", Json::array()}};
   for (const Transfer& one : transfers) {
-    output.tables.push_back(table_of(one, names, measure));
+    output.blocks.push_back({table_of(one, names, measure), {}});
     output.json["transfer"].push_back(json_of(one, names));
   }
   output.page.title = "What a plan from one text costs another";
   output.page.summary = output.notes.front();
-  output.page.tables = output.tables;
   output.json["seed"] = options.seed;
   output.json["options"] = options_json(flags, options, cluster);
   return output;
@@ -165,8 +119,7 @@ Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& tra
 Result<int> compare_command(const Flags& flags, const Context& context) {
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
-  if (flags.section.empty() != flags.write.empty())
-    return invalid_input("compare: --section NAME and --write FILE go together");
+  GRACE_TRY(check_output_flags(flags.output, "compare"));
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
   std::vector<Trace> traces;
   for (const std::string& path : flags.traces) traces.push_back(GRACE_TRY(read_trace(path)));
@@ -174,7 +127,7 @@ Result<int> compare_command(const Flags& flags, const Context& context) {
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
   Output output = traces.size() == 1 ? GRACE_TRY(compare_one(flags, traces.front(), cluster, pool))
                                      : GRACE_TRY(compare_domains(flags, traces, cluster, pool));
-  GRACE_TRY(emit(flags, context, std::move(output)));
+  GRACE_TRY(emit(flags.output, context, std::move(output)));
   return 0;
 }
 
@@ -203,10 +156,7 @@ void add_compare(CLI::App& app, Context& context) {
   command->add_option("--seed", flags->seed, "seed of everything random (default 0)");
   command->add_option("--threads", flags->threads,
                       "threads (default: all cores); the result is the same for any number");
-  command->add_option("--html", flags->html, "also one self-contained page");
-  command->add_option("--section", flags->section, "write the table as this section of --write");
-  command->add_option("--write", flags->write, "a page of sections");
-  command->add_flag("--json", flags->json, "one JSON value");
+  add_output_flags(*command, flags->output);
   command->footer(
       "Examples:\n  grace compare --trace out/en.trace --cluster 2x4 --slots 9,grace --html "
       "out/compare.html\n"

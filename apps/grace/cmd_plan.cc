@@ -1,36 +1,86 @@
 // grace plan: trace, cluster and strategy in, plan out.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 
 #include "analysis.h"
 #include "context.h"
+#include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
+#include "shape_option.h"
 
 namespace grace::app {
 namespace {
 
 struct Flags {
-  std::string trace, cluster, strategy = "grace", out;
-  double r = -1;
+  std::string trace, cluster, strategy = "grace", out, slots, shape;
+  double r = -1, effort = 1;
+  std::int64_t batch = 2048;
   std::uint64_t seed = 0;
   int threads = 0;
   bool json = false;
 };
 
-Result<int> plan(const Flags& flags) {
-  const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
-  const Trace trace = GRACE_TRY(read_trace(flags.trace));
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
-  if (flags.r > 1) return invalid_input(fmt::format("--r: {} is outside [0, 1]", flags.r));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+// Needed where seconds are minimised. Elsewhere a model that is known by its name, but has another shape,
+// says nothing.
+Result<LayerSizes> sizes_of_plan(const Flags& flags, const Trace& trace) {
+  Result<LayerSizes> sizes = sizes_if_known(flags.shape, trace);
+  if (!sizes.ok() && flags.shape.empty() && !needs_sizes(flags.strategy)) return LayerSizes();
+  if (sizes.ok()) GRACE_TRY(check_sizes(flags.strategy, sizes.value(), trace.model));
+  return sizes;
+}
+
+Result<PlanOptions> options_of(const Flags& flags, const Trace& trace, const Cluster& cluster,
+                               ThreadPool& pool) {
   PlanOptions options;
   options.strategy = flags.strategy;
   options.r = flags.r;
   options.seed = flags.seed;
+  options.effort = flags.effort;
+  options.objective.batch = flags.batch;
+  options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, trace));
+  if (flags.slots.empty()) return options;
+  const std::vector<SlotsSpec> specs = GRACE_TRY(parse_slots(flags.slots));
+  if (specs.size() > 1)
+    return invalid_input(fmt::format("--slots: {} budgets; a plan has one", specs.size()));
+  options.slots = GRACE_TRY(slots_for(specs.front(), trace, cluster, flags.seed, pool));
+  return options;
+}
+
+// What the plan says of itself.
+report::Table own_words(const Plan& plan) {
+  report::Table table{"What the plan says of itself", {"", "value"}, {}};
+  for (const auto& [name, value] : plan.figures) {
+    std::string words = name;
+    std::ranges::replace(words, '_', ' ');
+    table.rows.push_back({words, fmt::format("{:.4g}", value)});
+  }
+  table.rows.push_back({"routing", plan.routing});
+  const std::vector<int> fullest = fullest_devices(plan);
+  const auto [least, most] = std::ranges::minmax(fullest);
+  table.rows.push_back({"copies on the fullest device",
+                        least == most ? std::to_string(most) : fmt::format("{} to {}", least, most)});
+  for (const auto& [name, value] : plan.provenance)
+    if (name != "strategy" && name != "cluster" && name != "program_version") {
+      std::string words = name;
+      std::ranges::replace(words, '_', ' ');
+      table.rows.push_back({words, value});
+    }
+  return table;
+}
+
+Result<int> plan(const Flags& flags) {
+  const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
+  if (flags.threads < 0 || flags.threads > 1024)
+    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
+  if (flags.r > 1) return invalid_input(fmt::format("--r: {} is outside [0, 1]", flags.r));
+  const Trace trace = GRACE_TRY(read_trace(flags.trace));
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  const PlanOptions options = GRACE_TRY(options_of(flags, trace, cluster, pool));
   const PlanResult made = GRACE_TRY(make_plan(trace, cluster, options, pool));
   GRACE_TRY(write_plan(flags.out, made.plan));
   const std::vector<LayerStats> stats = count_layers(trace, pool);
@@ -39,13 +89,18 @@ Result<int> plan(const Flags& flags) {
     const LayerFigures mean = mean_of(figures);
     print_json({{"plan", flags.out},
                 {"strategy", made.plan.strategy},
+                {"routing", made.plan.routing},
                 {"affinity_kept", mean.kept_on_device},
                 {"affinity_kept_by_random_groups", mean.random_groups},
                 {"copies", mean.copies},
+                {"slots_on_fullest_device", fullest_devices(made.plan)},
+                {"figures", made.plan.figures},
+                {"provenance", made.plan.provenance},
                 {"layers", json_of(figures)}});
     return 0;
   }
-  print(report::terminal_table(table_of(made.plan, figures)));
+  print(report::terminal_table(table_of(made.plan, figures)) + "\n");
+  print(report::terminal_table(own_words(made.plan)));
   print(fmt::format("{}: written\n", flags.out));
   return 0;
 }
@@ -58,19 +113,29 @@ void add_plan(CLI::App& app, Context& context) {
       app.add_subcommand("plan", "Plans which device holds which experts, and copies of which.");
   command->add_option("--trace", flags->trace, "the trace to learn from")->required();
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
-  std::string names;
-  for (const std::string_view name : strategy_names())
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  command->add_option("--strategy", flags->strategy, "one of " + names + " (default grace)");
+  command->add_option("--strategy", flags->strategy,
+                      fmt::format("one of {} (default grace)", fmt::join(strategy_names(), ", ")));
   command->add_option("--out", flags->out, "the plan file")->required();
+  command->add_option(
+      "--slots", flags->slots,
+      "copies a device may hold in a layer, for eplb and joint: a number, or grace for what grace's own "
+      "fullest device holds there (default: the cluster's, else one more than it must)");
+  command->add_option("--shape", flags->shape,
+                      "the model's sizes, which joint needs: a known name or a config.json (default: by the "
+                      "trace's model)");
+  command->add_option("--batch", flags->batch,
+                      "tokens that run together, over all devices, for joint (default 2048)");
+  command->add_option("--effort", flags->effort, "of joint's search, relative to the default (default 1)");
   command->add_option("--r", flags->r,
-                      "how far group sizes may differ, in [0, 1] (default: the knee of the curve)");
+                      "how far grace's group sizes may differ, in [0, 1] (default: the knee of the curve)");
   command->add_option("--seed", flags->seed, "seed of everything random (default 0)");
   command->add_option("--threads", flags->threads,
                       "threads (default: all cores); the plan is the same for any number");
   command->add_flag("--json", flags->json, "one JSON value");
   command->footer(
-      "Example:\n  grace plan --trace out/en.trace --cluster 2x2 --strategy grace --out out/plan.json");
+      "Example:\n  grace plan --trace out/en.trace --cluster 2x2 --strategy grace --out out/plan.json\n"
+      "  grace plan --trace out/en.trace --cluster h100:2x4 --strategy joint --shape olmoe --slots 9 --out "
+      "out/joint.json");
   command->callback([flags, &context] { context.action = [flags] { return plan(*flags); }; });
 }
 

@@ -56,6 +56,9 @@ Result<Job> prepare_job(const EngineFlags& flags) {
   job.seed = flags.seed;
   job.mpi = GRACE_TRY(uses_mpi(flags.transport));
   job.dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
+  if (job.dispatch == Dispatch::kTwoStage)
+    return unsupported(
+        "--dispatch: two_stage is planned for and simulated; ranks exchange by flat or per_device");
   if (flags.dtype != "f32") return unsupported(fmt::format("--dtype: '{}' is not f32", flags.dtype));
   if (flags.threads < 1 || flags.threads > kMostThreads)
     return invalid_input(fmt::format("--threads: {} is outside [1, {}]", flags.threads, kMostThreads));

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "grace/planner/planner.h"
+
 namespace grace::app {
 
 Result<ModelShape> shape_for(const std::string& shape_flag, const std::string& trace_model) {
@@ -20,6 +22,22 @@ LayerSizes sizes_of(const ModelShape& shape) {
 Result<LayerSizes> sizes_for(const std::string& shape_flag, const std::string& trace_model) {
   const ModelShape shape = GRACE_TRY(shape_for(shape_flag, trace_model));
   return sizes_of(shape);
+}
+
+Result<LayerSizes> sizes_if_known(const std::string& shape_flag, const Trace& trace) {
+  const Result<ModelShape> shape = shape_for(shape_flag, trace.model);
+  if (!shape.ok() && shape_flag.empty()) return LayerSizes();
+  if (!shape.ok()) return shape.error();
+  GRACE_TRY(check_shape(shape.value(), trace));
+  return sizes_of(shape.value());
+}
+
+Status check_sizes(std::string_view strategy, const LayerSizes& sizes, const std::string& trace_model) {
+  if (sizes.known() || !needs_sizes(strategy)) return {};
+  return invalid_input(
+      fmt::format("strategy {}: minimises seconds, and the sizes of model \"{}\" are not known: pass --shape "
+                  "with one of {} or a config.json, or take joint-slow or joint-fast",
+                  strategy, trace_model, fmt::join(known_shapes(), ", ")));
 }
 
 Status check_shape(const ModelShape& shape, const Trace& trace) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -17,7 +16,6 @@ namespace {
 
 constexpr std::string_view kFeedback = "-feedback";
 constexpr std::string_view kKnee = "grace-knee";
-constexpr double kPublishedR = 0.15;
 
 // One split's plan and how it was judged.
 struct Judged {
@@ -26,17 +24,6 @@ struct Judged {
   double copies = 0;
   double plan_seconds = 0;
 };
-
-std::vector<int> fullest_of(const Plan& plan) {
-  std::vector<int> slots;
-  for (const LayerPlan& layer : plan.layers) {
-    std::size_t most = 0;
-    for (std::size_t d = 0; d < layer.primaries_of_device.size(); ++d)
-      most = std::max(most, layer.primaries_of_device[d].size() + layer.replicas_of_device[d].size());
-    slots.push_back(static_cast<int>(most));
-  }
-  return slots;
-}
 
 double copies_of(const Plan& plan) {
   std::size_t copies = 0;
@@ -91,15 +78,6 @@ Result<Planned> plan_for(const Contender& contender, const Trace& learn, const C
   return Planned{std::move(made.plan), seconds};
 }
 
-// What a budget means on one split.
-Result<std::vector<int>> slots_on_split(const SlotsSpec& spec, const Split& split, const Cluster& cluster,
-                                        const CompareOptions& options, ThreadPool& pool) {
-  if (!spec.as_grace) return spec.slots == 0 ? std::vector<int>() : std::vector<int>{spec.slots};
-  const Contender grace = GRACE_TRY(parse_contender("grace"));
-  return fullest_of(
-      GRACE_TRY(plan_for(grace, split.learn, cluster, plan_options(grace, options, split.seed), pool)).plan);
-}
-
 Result<Judged> judge_split(const Contender& contender, const std::vector<int>& slots, const Trace& trace,
                            const Split& split, const Cluster& cluster, const CompareOptions& options,
                            ThreadPool& pool) {
@@ -109,7 +87,7 @@ Result<Judged> judge_split(const Contender& contender, const std::vector<int>& s
   Judged judged;
   judged.layers =
       GRACE_TRY(judge(planned.plan, trace, split.judge, cluster, judge_options(contender, options), pool));
-  for (const int most : fullest_of(planned.plan))
+  for (const int most : fullest_devices(planned.plan))
     judged.slots_max += static_cast<double>(most) / static_cast<double>(planned.plan.layers.size());
   judged.copies = copies_of(planned.plan);
   judged.plan_seconds = planned.seconds;
@@ -250,29 +228,6 @@ std::vector<std::string> default_contenders(bool sizes_known) {
   return names;
 }
 
-std::string SlotsSpec::name() const {
-  return as_grace ? "grace" : slots == 0 ? "default" : fmt::format("{}", slots);
-}
-
-Result<std::vector<SlotsSpec>> parse_slots(std::string_view list) {
-  std::vector<SlotsSpec> specs;
-  while (true) {
-    const std::size_t comma = list.find(',');
-    const std::string_view item = list.substr(0, comma);
-    SlotsSpec spec;
-    if (item == "grace") {
-      spec.as_grace = true;
-    } else {
-      const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), spec.slots);
-      if (error != std::errc() || end != item.data() + item.size() || spec.slots < 1)
-        return invalid_input(fmt::format("slots: `{}` is neither a number of at least 1 nor `grace`", item));
-    }
-    specs.push_back(spec);
-    if (comma == list.npos) return specs;
-    list.remove_prefix(comma + 1);
-  }
-}
-
 Result<Comparison> compare(const Trace& trace, const Cluster& cluster, const CompareOptions& options,
                            ThreadPool& pool) {
   const std::array traces = {&trace};
@@ -295,7 +250,7 @@ Result<Comparison> compare(const Trace& trace, const Cluster& cluster, const Com
     for (std::size_t c = 0; c < cells.size(); ++c) {
       std::vector<int> slots;
       if (cells[c].slots != nullptr)
-        slots = GRACE_TRY(slots_on_split(*cells[c].slots, split, cluster, options, pool));
+        slots = GRACE_TRY(slots_for(*cells[c].slots, split.learn, cluster, split.seed, pool));
       judged[c].push_back(
           GRACE_TRY(judge_split(*cells[c].contender, slots, trace, split, cluster, options, pool)));
       if (options.progress) options.progress(++done, total);
@@ -341,8 +296,7 @@ Result<std::vector<Transfer>> transfer(std::span<const Trace> traces, const Clus
         PlanOptions plan = plan_options(contender, options, splits.front().seed);
         const SlotsSpec& spec = options.slots.front();
         if (contender.takes_slots)
-          plan.slots =
-              GRACE_TRY(slots_on_split(spec, {learn[i], {}, splits.front().seed}, cluster, options, pool));
+          plan.slots = GRACE_TRY(slots_for(spec, learn[i], cluster, splits.front().seed, pool));
         const Planned planned = GRACE_TRY(plan_for(contender, learn[i], cluster, plan, pool));
         for (std::size_t j = 0; j < traces.size(); ++j)
           values[c][i][j].push_back(

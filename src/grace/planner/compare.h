@@ -13,6 +13,7 @@
 #include "grace/base/thread_pool.h"
 #include "grace/cluster/cluster.h"
 #include "grace/cost/evaluate.h"
+#include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
 #include "grace/trace/trace.h"
 
@@ -33,14 +34,6 @@ Result<Contender> parse_contender(std::string_view name);
 // What is compared when nothing else is asked for: with sizes known also the strategies that minimise
 // seconds.
 std::vector<std::string> default_contenders(bool sizes_known);
-
-// Copies a device may hold in a layer.
-struct SlotsSpec {
-  int slots = 0;          // 0: the default of PlanOptions
-  bool as_grace = false;  // in each layer, what grace's own fullest device holds there
-  std::string name() const;
-};
-Result<std::vector<SlotsSpec>> parse_slots(std::string_view list);  // "8,9,grace"
 
 struct CompareOptions {
   std::vector<Contender> contenders;

@@ -166,6 +166,11 @@ std::vector<std::string_view> strategy_names() {
   return names;
 }
 
+bool needs_sizes(std::string_view strategy) {
+  const Strategy* found = find_strategy(strategy);
+  return found != nullptr && found->needs_sizes;
+}
+
 Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
                              ThreadPool& pool) {
   const Strategy* strategy = find_strategy(options.strategy);

@@ -30,6 +30,8 @@ struct PlanOptions {
 };
 
 std::vector<std::string_view> strategy_names();
+// Whether the strategy minimises seconds, and so needs objective.sizes; false for an unknown one.
+bool needs_sizes(std::string_view strategy);
 
 struct PlanResult {
   Plan plan;
