@@ -2,6 +2,8 @@
 // over EPLB's copies, to tell what the routing alone is worth.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 
@@ -27,19 +29,25 @@ StrategyOutput joint_for(const StrategyInput& input, Aim aim) {
   Objective objective = input.options.objective;
   objective.aim = aim;
   const std::size_t num_layers = input.stats.size();
-  std::vector<joint::LayerSolution> solutions(num_layers);
+  std::vector<joint::LayerSolutions> solutions(num_layers);
   input.pool.for_each(num_layers, [&](std::size_t m, int) {
     solutions[m] = joint::search_layer(problem_of(input, m, objective));
   });
+  // One policy for the whole model.
+  std::array<double, joint::kPolicies.size()> chosen{};
+  for (const joint::LayerSolutions& layer : solutions)
+    for (std::size_t p = 0; p < chosen.size(); ++p)
+      chosen[p] += layer[p].chosen / static_cast<double>(num_layers);
+  const auto policy = static_cast<std::size_t>(std::ranges::min_element(chosen) - chosen.begin());
   StrategyOutput output;
-  output.routing = "cover";
+  output.routing = joint::kPolicies[policy];
   std::map<std::string_view, int> starts;
-  for (joint::LayerSolution& solution : solutions) {
-    output.layers.push_back(std::move(solution.plan));
-    ++starts[solution.start];
-    output.figures["objective_insample"] += solution.searched / static_cast<double>(num_layers);
-    output.figures["objective_heldout"] += solution.chosen / static_cast<double>(num_layers);
+  for (joint::LayerSolutions& layer : solutions) {
+    output.layers.push_back(std::move(layer[policy].plan));
+    ++starts[layer[policy].start];
+    output.figures["objective_insample"] += layer[policy].searched / static_cast<double>(num_layers);
   }
+  output.figures["objective_choose"] = chosen[policy];
   std::string won;
   for (const auto& [start, count] : starts)
     won += fmt::format("{}{} {}", won.empty() ? "" : ", ", start, count);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 
+#include "grace/cost/evaluate.h"
 #include "grace/planner/joint/anneal.h"
 #include "grace/planner/joint/starts.h"
 #include "grace/replication/eplb.h"
+#include "grace/routing/routing.h"
 
 namespace grace::joint {
 namespace {
@@ -14,14 +17,7 @@ namespace {
 // Steps of the prices towards balance: few while placements still change, more for what is kept.
 constexpr int kRoughSteps = 6;
 constexpr int kFineSteps = 24;
-
-struct Candidate {
-  std::string_view start;
-  Hosts hosts;
-  std::vector<double> prices;
-  double searched = 0;
-  double chosen = 0;
-};
+constexpr std::size_t kMostTokens = 32768;
 
 Hosts hosts_of(const LayerPlan& layer, int num_experts) {
   const std::size_t devices = layer.primaries_of_device.size();
@@ -53,7 +49,63 @@ LayerPlan plan_of(const RoutedState& state, const Weights& weights) {
   return layer;
 }
 
-// The search of one layer: the state that is searched on, the one that chooses, and what has been found.
+// Judges plans on the choose tokens as they would be served: sequences start on devices, and not evenly.
+class Chooser {
+ public:
+  Chooser(const LayerProblem& problem, SearchTokens tokens)
+      : problem_(problem),
+        tokens_(std::move(tokens)),
+        counter_(problem.cluster, tokens_.num_experts, Dispatch::kTwoStage) {
+    // A batch holds as many sequences as there are to learn from: the choose tokens stand for more than their
+    // own.
+    const int sequences = std::max(1, problem.plan.num_sequences() + problem.choose.num_sequences());
+    const auto devices = static_cast<std::size_t>(problem.cluster.num_devices());
+    Rng rng = problem.rng.fork(5);
+    for (int deal = 0; deal < kDeals; ++deal) {
+      std::vector<std::uint16_t>& source = source_of_deal_.emplace_back();
+      for (std::size_t t = 0; t < tokens_.size(); ++t)
+        source.push_back(
+            static_cast<std::uint16_t>(rng.below(static_cast<std::uint64_t>(sequences)) % devices));
+    }
+  }
+
+  // The aim's value: the evaluator's, over batches and deals.
+  double value(const LayerPlan& plan, std::string_view policy) {
+    FigureSum sum;
+    for (const std::vector<std::uint16_t>& source : source_of_deal_) {
+      std::vector<std::unique_ptr<Router>> routers;
+      for (int d = 0; d < problem_.cluster.num_devices(); ++d)
+        routers.push_back(
+            make_router(policy, plan, tokens_.num_experts, problem_.cluster, DeviceId(d)).value());
+      for (std::size_t t = 0; t < tokens_.size(); ++t) {
+        add(*routers[source[t]], DeviceId(source[t]), tokens_.of(t));
+        const bool full = static_cast<std::int64_t>(t + 1) % problem_.objective.batch == 0;
+        if (!full && t + 1 < tokens_.size()) continue;
+        sum.add(counter_.counts(), problem_.cluster, problem_.objective.sizes);
+        counter_.clear();
+      }
+    }
+    return value_of(sum.mean(), problem_.objective.aim);
+  }
+
+ private:
+  static constexpr int kDeals = 3;
+
+  void add(Router& router, DeviceId source, std::span<const std::uint16_t> experts) {
+    const auto count = static_cast<int>(experts.size());
+    devices_.resize(experts.size());
+    router.route(experts, count, devices_);
+    counter_.add(source, experts, devices_, count);
+  }
+
+  const LayerProblem& problem_;
+  SearchTokens tokens_;
+  BatchCounter counter_;
+  std::vector<std::vector<std::uint16_t>> source_of_deal_;  // [kDeals][T]
+  std::vector<std::int32_t> devices_;
+};
+
+// The search of one layer: the state that is searched on, the one who chooses, and what has been found.
 class Search {
  public:
   explicit Search(const LayerProblem& problem)
@@ -61,85 +113,77 @@ class Search {
         size_(search_size(problem.effort, problem.slots)),
         tokens_(sample_tokens(problem.plan, problem.layer, problem.cluster.num_devices(), size_.tokens,
                               problem.rng.fork(1))),
-        choose_tokens_(sample_tokens(problem.choose, problem.layer, problem.cluster.num_devices(),
-                                     size_.tokens, problem.rng.fork(2))),
         weights_(weights_of(problem.objective, problem.cluster, tokens_)),
-        choose_weights_(weights_of(problem.objective, problem.cluster, choose_tokens_)),
+        chooser_(problem, sample_tokens(problem.choose, problem.layer, problem.cluster.num_devices(),
+                                        size_.tokens, problem.rng.fork(2))),
         start_{problem.cluster,        problem.stats,      tokens_, weights_, problem.slots,
                size_.bitset_proposals, problem.rng.fork(3)},
         single_(single_copies(start_)),
         state_(problem.cluster, tokens_, weights_, single_),
-        chooser_(problem.cluster, choose_tokens_, choose_weights_, single_),
         even_prices_(state_.prices().begin(), state_.prices().end()) {}
 
-  LayerSolution run() {
-    keep("single", single_, false, kFineSteps);
+  LayerSolutions run() {
+    state_.fit_prices(kFineSteps);
+    keep("single");
     const int room = std::accumulate(problem_.slots.begin(), problem_.slots.end(), 0);
     if (room > tokens_.num_experts && problem_.cluster.num_devices() > 1) {
-      anneal_from("greedy", single_, size_.proposals / 3);
-      if (problem_.cluster.num_nodes() > 1) anneal_from("mirror", mirrored(start_), size_.proposals / 3);
+      anneal_from("greedy", single_);
+      if (problem_.cluster.num_nodes() > 1) anneal_from("mirror", mirrored(start_));
       const EplbLayer eplb =
           eplb_layer(problem_.stats.load, problem_.cluster, problem_.slots, EplbLevels::kFlat);
-      anneal_from("balanced", hosts_of(eplb.layer, tokens_.num_experts), size_.proposals / 3);
+      anneal_from("balanced", hosts_of(eplb.layer, tokens_.num_experts));
       polish();
     }
-    const Candidate& best = candidates_[best_index()];
-    state_.set_hosts(best.hosts, best.prices);
-    return {plan_of(state_, weights_), best.start, best.searched, best.chosen};
-  }
-
-  LayerPlan priced(const Hosts& hosts) {
-    state_.set_hosts(hosts, even_prices_);
-    state_.fit_prices(kFineSteps);
-    return plan_of(state_, weights_);
+    return std::move(best_);
   }
 
  private:
-  void anneal_from(std::string_view start, const Hosts& hosts, std::size_t proposals) {
+  // A third of the effort for each start.
+  void anneal_from(std::string_view start, const Hosts& hosts) {
     state_.set_hosts(hosts, even_prices_);
     state_.fit_prices(kRoughSteps);
     add_copies(state_, problem_.slots);
-    anneal(state_, problem_.slots, proposals, 1, problem_.rng.fork(10 + candidates_.size()));
-    const Hosts found = state_.hosts();
-    keep(start, found, true, kFineSteps);
+    if (start == "balanced") keep(start);  // as balanced as it comes, before vectors are weighed
+    anneal(state_, problem_.slots, size_.proposals / 3, 1, problem_.rng.fork(10 + num_kept_));
+    state_.fit_prices(kFineSteps);
+    keep(start);
   }
 
-  // The best so far once more, from a lower temperature, with what is left of the effort.
+  // The best by cover once more, from a lower temperature, with two thirds of the effort.
   void polish() {
-    const Candidate from = candidates_[best_index()];
-    state_.set_hosts(from.hosts, from.prices);
+    state_.set_hosts(best_hosts_, best_prices_);
     anneal(state_, problem_.slots, size_.proposals * 2 / 3, 0.3, problem_.rng.fork(9));
-    const Hosts found = state_.hosts();
-    keep(from.start, found, true, kFineSteps);
+    state_.fit_prices(kFineSteps);
+    keep(best_.front().start);
   }
 
-  // Fits prices from where they are, or from even ones, and judges on the choose tokens.
-  void keep(std::string_view start, const Hosts& hosts, bool from_here, int steps) {
-    if (!from_here) state_.set_hosts(hosts, even_prices_);
-    state_.fit_prices(steps);
-    Candidate candidate{
-        start, hosts, {state_.prices().begin(), state_.prices().end()}, state_.objective(), 0};
-    chooser_.set_hosts(candidate.hosts, candidate.prices);
-    candidate.chosen = chooser_.objective();
-    candidates_.push_back(std::move(candidate));
-  }
-
-  std::size_t best_index() const {
-    std::size_t best = 0;
-    for (std::size_t c = 1; c < candidates_.size(); ++c)
-      if (candidates_[c].chosen < candidates_[best].chosen) best = c;
-    return best;
+  // The state as it is, judged on the choose tokens by every policy.
+  void keep(std::string_view start) {
+    const LayerPlan plan = plan_of(state_, weights_);
+    for (std::size_t p = 0; p < kPolicies.size(); ++p) {
+      const double chosen = chooser_.value(plan, kPolicies[p]);
+      if (num_kept_ > 0 && chosen >= best_[p].chosen) continue;
+      best_[p] = {plan, start, state_.objective(), chosen};
+      if (p > 0) continue;
+      best_hosts_ = state_.hosts();
+      best_prices_.assign(state_.prices().begin(), state_.prices().end());
+    }
+    ++num_kept_;
   }
 
   const LayerProblem& problem_;
   SearchSize size_;
-  SearchTokens tokens_, choose_tokens_;
-  Weights weights_, choose_weights_;
+  SearchTokens tokens_;
+  Weights weights_;
+  Chooser chooser_;
   StartInput start_;
   Hosts single_;
-  RoutedState state_, chooser_;
+  RoutedState state_;
   std::vector<double> even_prices_;
-  std::vector<Candidate> candidates_;
+  LayerSolutions best_;
+  std::uint64_t num_kept_ = 0;
+  Hosts best_hosts_;  // by cover
+  std::vector<double> best_prices_;
 };
 
 }  // namespace
@@ -148,18 +192,18 @@ SearchSize search_size(double effort, std::span<const int> slots) {
   constexpr double kProposalsPerSlot = 30;
   const auto total = static_cast<double>(std::accumulate(slots.begin(), slots.end(), 0));
   SearchSize size;
-  size.tokens = static_cast<std::size_t>(std::clamp(4096 * std::sqrt(effort), 2048.0, 32768.0));
+  size.tokens = static_cast<std::size_t>(
+      std::clamp(4096 * std::sqrt(effort), 2048.0, static_cast<double>(kMostTokens)));
   size.bitset_proposals = static_cast<std::size_t>(30'000 * effort);
   size.proposals = static_cast<std::size_t>(kProposalsPerSlot * total * effort);
   return size;
 }
 
-LayerSolution search_layer(const LayerProblem& problem) { return Search(problem).run(); }
+LayerSolutions search_layer(const LayerProblem& problem) { return Search(problem).run(); }
 
 LayerPlan price_hosts(const LayerProblem& problem, const LayerPlan& copies) {
-  const SearchSize size = search_size(problem.effort, problem.slots);
   const SearchTokens tokens = sample_tokens(problem.plan, problem.layer, problem.cluster.num_devices(),
-                                            size.tokens, problem.rng.fork(1));
+                                            kMostTokens, problem.rng.fork(1));
   const Weights weights = weights_of(problem.objective, problem.cluster, tokens);
   RoutedState state(problem.cluster, tokens, weights, hosts_of(copies, tokens.num_experts));
   state.fit_prices(kFineSteps);

@@ -1,6 +1,7 @@
 // One layer's search: starts, copies, annealing; the result that does best on tokens the search did not see.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string_view>
@@ -33,14 +34,20 @@ struct LayerProblem {
   Rng rng;
 };
 
+// Policies a plan may be routed by; the search is made for the first, the others are kept for where they do
+// better: turns when tokens start on few devices, primaries when reading an expert's weights on two devices
+// costs more than the vectors that it saves.
+inline constexpr std::array<std::string_view, 3> kPolicies = {"cover", "tar", "primary"};
+
 struct LayerSolution {
   LayerPlan plan;
-  std::string_view start;  // which start won: single, mirror, greedy, balanced
-  double searched = 0;     // the objective on the sample, in the objective's unit per token
-  double chosen = 0;       // on the choose tokens
+  std::string_view start;  // which start won: single, greedy, mirror, balanced
+  double searched = 0;     // the objective on the sample, routed by cover, in the objective's unit per token
+  double chosen = 0;       // the aim's value on the choose tokens, routed by the policy
 };
-// REQUIRES: both traces have tokens.
-LayerSolution search_layer(const LayerProblem& problem);
+using LayerSolutions = std::array<LayerSolution, kPolicies.size()>;
+// The best for each policy. REQUIRES: both traces have tokens.
+LayerSolutions search_layer(const LayerProblem& problem);
 
 // Hosts given, prices fitted on the plan tokens: cover and price over somebody else's copies.
 LayerPlan price_hosts(const LayerProblem& problem, const LayerPlan& copies);
