@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <numeric>
 
 #include "grace/planner/joint/search.h"
@@ -25,36 +23,56 @@ joint::LayerProblem problem_of(const StrategyInput& input, std::size_t m, const 
           Rng(input.options.seed).fork(m)};
 }
 
+struct Choice {
+  std::size_t start = 0;
+  std::size_t policy = 0;
+  double value = 0;
+};
+
+// A layer whose slots hold every expert just once has but one solution, which stands for all starts.
+const joint::LayerSolution& solution_of(const std::vector<joint::LayerSolution>& layer, std::size_t start) {
+  return layer[std::min(start, layer.size() - 1)];
+}
+
+// The start and the policy that do best on the choose tokens of all layers together.
+Choice choose(const std::vector<std::vector<joint::LayerSolution>>& solutions) {
+  std::size_t starts = 0;
+  for (const auto& layer : solutions) starts = std::max(starts, layer.size());
+  Choice best;
+  for (std::size_t s = 0; s < starts; ++s)
+    for (std::size_t p = 0; p < joint::kPolicies.size(); ++p) {
+      double value = 0;
+      for (const auto& layer : solutions)
+        value += solution_of(layer, s).chosen[p] / static_cast<double>(solutions.size());
+      if ((s > 0 || p > 0) && value >= best.value) continue;
+      best = {s, p, value};
+    }
+  return best;
+}
+
 StrategyOutput joint_for(const StrategyInput& input, Aim aim) {
   Objective objective = input.options.objective;
   objective.aim = aim;
   const std::size_t num_layers = input.stats.size();
-  std::vector<joint::LayerSolutions> solutions(num_layers);
+  std::vector<std::vector<joint::LayerSolution>> solutions(num_layers);  // [M][starts]
   input.pool.for_each(num_layers, [&](std::size_t m, int) {
     solutions[m] = joint::search_layer(problem_of(input, m, objective));
   });
-  // One policy for the whole model.
-  std::array<double, joint::kPolicies.size()> chosen{};
-  for (const joint::LayerSolutions& layer : solutions)
-    for (std::size_t p = 0; p < chosen.size(); ++p)
-      chosen[p] += layer[p].chosen / static_cast<double>(num_layers);
-  const auto policy = static_cast<std::size_t>(std::ranges::min_element(chosen) - chosen.begin());
+  const Choice choice = choose(solutions);
   StrategyOutput output;
-  output.routing = joint::kPolicies[policy];
-  std::map<std::string_view, int> starts;
-  for (joint::LayerSolutions& layer : solutions) {
-    output.layers.push_back(std::move(layer[policy].plan));
-    ++starts[layer[policy].start];
-    output.figures["objective_insample"] += layer[policy].searched / static_cast<double>(num_layers);
+  output.routing = joint::kPolicies[choice.policy];
+  std::string_view start;
+  for (const std::vector<joint::LayerSolution>& layer : solutions) {
+    const joint::LayerSolution& chosen = solution_of(layer, choice.start);
+    output.layers.push_back(chosen.plan);
+    output.figures["objective_insample"] += chosen.searched / static_cast<double>(num_layers);
+    if (layer.size() > 1 || start.empty()) start = chosen.start;
   }
-  output.figures["objective_choose"] = chosen[policy];
-  std::string won;
-  for (const auto& [start, count] : starts)
-    won += fmt::format("{}{} {}", won.empty() ? "" : ", ", start, count);
+  output.figures["objective_choose"] = choice.value;
   output.provenance = {{"aim", std::string(name_of(aim))},
                        {"effort", fmt::format("{}", input.options.effort)},
                        {"batch", fmt::format("{}", objective.batch)},
-                       {"starts", won}};
+                       {"start", std::string(start)}};
   return output;
 }
 

@@ -272,7 +272,7 @@ TEST(ABoundOnRealRouting, IsWithinThreePercentOfWhatIsRouted) {
         const std::vector<int> slots(8, per_device);
         const Objective objective = objective_of(aim);
         const LayerSolution solution =
-            search_layer({cluster, stats[m], trace, trace, layer, slots, objective, 0.2, Rng(m)});
+            search_layer({cluster, stats[m], trace, trace, layer, slots, objective, 0.2, Rng(m)}).front();
         const SearchTokens tokens = sample_tokens(trace, layer, 8, 2048, Rng(77));
         const Weights weights = weights_of(objective, cluster, tokens);
         const Hosts hosts = hosts_of(solution.plan, 64);

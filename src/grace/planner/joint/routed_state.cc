@@ -43,6 +43,9 @@ RoutedState::RoutedState(const Cluster& cluster, const SearchTokens& tokens, con
   double speed = 0;
   for (const double s : weights.speed) speed += s;
   mean_work_ = static_cast<double>(tokens.assignments) / speed;
+  for (std::size_t t = 0; t < tokens.size(); ++t)
+    for (std::size_t r = 0; r < kHalves; ++r)
+      if ((tokens.halves[t] >> r & 1) != 0) half_total_[r] += static_cast<std::int64_t>(tokens.of(t).size());
   set_hosts(hosts, prices_);
 }
 
@@ -78,6 +81,7 @@ void RoutedState::account(std::size_t token, int sign) {
     work_[device] -= weights_.work[static_cast<std::size_t>(load)] / weights_.speed[device];
     load += sign;
     work_[device] += weights_.work[static_cast<std::size_t>(load)] / weights_.speed[device];
+    add_to_halves(token, device, sign);
   }
   sum_x_ += sign * x_[token];
   sum_y_ += sign * y_[token];
@@ -86,6 +90,8 @@ void RoutedState::account(std::size_t token, int sign) {
 void RoutedState::reroute_all() {
   copy_load_.assign(devices_ * copies_.size(), 0);
   work_.assign(devices_, 0);
+  load_.assign(devices_, 0);
+  half_load_.assign(devices_, {});
   sum_x_ = sum_y_ = 0;
   for (std::size_t t = 0; t < tokens_.size(); ++t) {
     const Cover::Visit visit = cover_.route(tokens_.of(t), tokens_.source[t], &device_of_[tokens_.begin[t]]);
@@ -94,8 +100,11 @@ void RoutedState::reroute_all() {
     sum_x_ += x_[t];
     sum_y_ += y_[t];
     const std::span<const std::uint16_t> experts = tokens_.of(t);
-    for (std::size_t k = 0; k < experts.size(); ++k)
-      ++copy_load_[static_cast<std::size_t>(device_of_[tokens_.begin[t] + k]) * copies_.size() + experts[k]];
+    for (std::size_t k = 0; k < experts.size(); ++k) {
+      const auto device = static_cast<std::size_t>(device_of_[tokens_.begin[t] + k]);
+      ++copy_load_[device * copies_.size() + experts[k]];
+      add_to_halves(t, device, 1);
+    }
   }
   for (std::size_t d = 0; d < devices_; ++d) {
     for (std::size_t e = 0; e < copies_.size(); ++e)
@@ -116,11 +125,40 @@ double RoutedState::objective() const {
          weights_.load * max_over_mean();
 }
 
+void RoutedState::add_to_halves(std::size_t token, std::size_t device, int sign) {
+  load_[device] += sign;
+  std::array<std::int32_t, kHalves>& loads = half_load_[device];
+  const std::uint32_t halves = tokens_.halves[token];
+  for (std::size_t r = 0; r < kHalves; ++r) loads[r] += sign * static_cast<std::int32_t>(halves >> r & 1);
+}
+
+double RoutedState::over_halves() const {
+  if (mean_work_ <= 0) return 1;
+  const auto devices = static_cast<double>(devices_);
+  std::array<double, kHalves> most{};
+  std::array<double, kHalves> per_load{};
+  for (std::size_t r = 0; r < kHalves; ++r)
+    per_load[r] = half_total_[r] > 0 ? devices / static_cast<double>(half_total_[r]) : 0;
+  const double per_all = devices / static_cast<double>(tokens_.assignments);
+  for (std::size_t d = 0; d < devices_; ++d) {
+    const double all = static_cast<double>(load_[d]) * per_all;
+    for (std::size_t r = 0; r < kHalves; ++r) {
+      // A half without tokens says nothing.
+      const double off = per_load[r] > 0 ? half_load_[d][r] * per_load[r] - all : 0;
+      most[r] = std::max(most[r], work_[d] / mean_work_ + off);
+    }
+  }
+  double sum = 0;
+  for (const double m : most) sum += m;
+  return sum / static_cast<double>(kHalves);
+}
+
 double RoutedState::value_now() const {
   double squares = 0;
   if (mean_work_ > 0)
     for (const double w : work_) squares += (w / mean_work_ - 1) * (w / mean_work_ - 1);
-  return objective() + weights_.load * kSpread * squares / static_cast<double>(devices_);
+  return objective() + weights_.load * (over_halves() - max_over_mean() +
+                                        kSpread * squares / static_cast<double>(devices_));
 }
 
 void RoutedState::reroute(std::size_t token, bool save) {
@@ -188,11 +226,13 @@ bool RoutedState::try_changes(std::span<const HostChange> changes, double limit)
   saved_.clear();
   saved_devices_.clear();
   saved_work_ = work_;
+  saved_load_ = load_;
+  saved_half_load_ = half_load_;
   saved_x_ = sum_x_;
   saved_y_ = sum_y_;
   saved_value_ = value_;
   ++try_;
-  const double saved_over_mean = max_over_mean();
+  const double saved_over_mean = over_halves();
   for (const HostChange& change : changes_) {
     cover_.set_host(ExpertId(change.expert), DeviceId(change.device), change.add);
     hosts_[change.expert * devices_ + change.device] = change.add ? 1 : 0;
@@ -257,6 +297,8 @@ void RoutedState::rollback() {
     y_[saved.token] = saved.y;
   }
   work_ = saved_work_;
+  load_ = saved_load_;
+  half_load_ = saved_half_load_;
   sum_x_ = saved_x_;
   sum_y_ = saved_y_;
   value_ = saved_value_;

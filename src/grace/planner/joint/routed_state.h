@@ -2,6 +2,7 @@
 // they touch.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,8 +23,10 @@ struct HostChange {
   bool add = false;
 };
 
-// Value, to be lowered, per token: weights.node * x + weights.device * y + weights.load * (max/mean work +
-// kSpread * squared deviation of work/mean). Thread-compatible. Everything given must outlive it.
+// Value, to be lowered, per token: weights.node * x + weights.device * y + weights.load * (over + kSpread *
+// squared deviation of work/mean), with `over` the mean over the sequences' random halves of max over devices
+// of (work/mean + the half's load/mean - load/mean): max/mean as sequences like these will have it.
+// Thread-compatible. Everything given must outlive it.
 class RoutedState {
  public:
   RoutedState(const Cluster& cluster, const SearchTokens& tokens, const Weights& weights, const Hosts& hosts);
@@ -78,6 +81,8 @@ class RoutedState {
   void reroute(std::size_t token, bool save);
   void account(std::size_t token, int sign);
   double value_now() const;
+  double over_halves() const;
+  void add_to_halves(std::size_t token, std::size_t device, int sign);
   // Whether the token's expert is served there now.
   bool serves(std::size_t token, std::uint16_t expert, std::size_t device) const;
   // Whether a new copy of the token's expert on the device could lower what the token pays now: a node or a
@@ -98,6 +103,9 @@ class RoutedState {
   std::vector<std::int32_t> copy_load_;                // [D, E]
   std::vector<double> work_;                           // [D], over the speed
   double mean_work_ = 0;
+  std::vector<std::int64_t> load_;                            // [D] assignments
+  std::vector<std::array<std::int32_t, kHalves>> half_load_;  // [D] those of each half
+  std::array<std::int64_t, kHalves> half_total_{};            // of all devices
   std::int64_t sum_x_ = 0, sum_y_ = 0;
   double value_ = 0;
 
@@ -105,6 +113,8 @@ class RoutedState {
   std::vector<Saved> saved_;
   std::vector<std::int32_t> saved_devices_;
   std::vector<double> saved_work_;
+  std::vector<std::int64_t> saved_load_;
+  std::vector<std::array<std::int32_t, kHalves>> saved_half_load_;
   std::int64_t saved_x_ = 0, saved_y_ = 0;
   double saved_value_ = 0;
   std::vector<std::uint32_t> mark_;  // [T] the try that last re-routed the token

@@ -44,6 +44,33 @@ struct Problem {
   Hosts hosts;
 };
 
+// Mean over the halves of the largest work share, moved by what the half's load share is above the load
+// share.
+double over_halves_counted(const Problem& problem, const RoutedState& state,
+                           const std::vector<double>& work_share) {
+  const std::size_t devices = state.num_devices();
+  double sum = 0;
+  for (std::size_t r = 0; r < kHalves; ++r) {
+    std::vector<double> all(devices, 0), half(devices, 0);
+    for (std::size_t t = 0; t < problem.tokens.size(); ++t)
+      for (std::size_t i = problem.tokens.begin[t]; i < problem.tokens.begin[t + 1]; ++i) {
+        const auto d = static_cast<std::size_t>(state.device_of()[i]);
+        all[d] += 1;
+        if (((problem.tokens.halves[t] >> r) & 1) == 1) half[d] += 1;
+      }
+    const double all_sum = std::accumulate(all.begin(), all.end(), 0.0);
+    const double half_sum = std::accumulate(half.begin(), half.end(), 0.0);
+    double most = 0;
+    for (std::size_t d = 0; d < devices; ++d) {
+      const double off =
+          half_sum > 0 ? (half[d] / half_sum - all[d] / all_sum) * static_cast<double>(devices) : 0;
+      most = std::max(most, work_share[d] + off);
+    }
+    sum += most;
+  }
+  return sum / static_cast<double>(kHalves);
+}
+
 // The value of the assignments, counted from nothing.
 double value_counted(const Problem& problem, const RoutedState& state) {
   const std::size_t devices = state.num_devices();
@@ -60,7 +87,8 @@ double value_counted(const Problem& problem, const RoutedState& state) {
       ++copy_load[static_cast<std::size_t>(experts[k]) * devices + d];
     }
   }
-  double speed = 0, most = 0, squares = 0;
+  double speed = 0, squares = 0;
+  std::vector<double> work_share;  // [D] over the mean
   for (const double s : problem.weights.speed) speed += s;
   const double mean = static_cast<double>(problem.tokens.assignments) / speed;
   for (std::size_t d = 0; d < devices; ++d) {
@@ -71,14 +99,15 @@ double value_counted(const Problem& problem, const RoutedState& state) {
       EXPECT_EQ(static_cast<std::size_t>(state.copy_load(e, d)), load);
     }
     work /= problem.weights.speed[d] * mean;
-    most = std::max(most, work);
+    work_share.push_back(work);
     squares += (work - 1) * (work - 1);
   }
+  const double over = over_halves_counted(problem, state, work_share);
   const auto tokens = static_cast<double>(problem.tokens.size());
   return (problem.weights.node * static_cast<double>(routed.x) +
           problem.weights.device * static_cast<double>(routed.y)) /
              tokens +
-         problem.weights.load * (most + kSpread * squares / static_cast<double>(devices));
+         problem.weights.load * (over + kSpread * squares / static_cast<double>(devices));
 }
 
 // One to four changes that leave every expert a host and no copy twice.

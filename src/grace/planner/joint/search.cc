@@ -7,6 +7,7 @@
 
 #include "grace/cost/evaluate.h"
 #include "grace/planner/joint/anneal.h"
+#include "grace/planner/joint/descent.h"
 #include "grace/planner/joint/starts.h"
 #include "grace/replication/eplb.h"
 #include "grace/routing/routing.h"
@@ -17,6 +18,9 @@ namespace {
 // Steps of the prices towards balance: few while placements still change, more for what is kept.
 constexpr int kRoughSteps = 6;
 constexpr int kFineSteps = 24;
+// Experts times devices up to which neighbours are tried one by one, a few milliseconds each.
+constexpr std::size_t kFewPlaces = 32;
+constexpr double kTries = 100;
 constexpr std::size_t kMostTokens = 32768;
 
 Hosts hosts_of(const LayerPlan& layer, int num_experts) {
@@ -122,7 +126,7 @@ class Search {
         state_(problem.cluster, tokens_, weights_, single_),
         even_prices_(state_.prices().begin(), state_.prices().end()) {}
 
-  LayerSolutions run() {
+  std::vector<LayerSolution> run() {
     state_.fit_prices(kFineSteps);
     keep("single");
     const int room = std::accumulate(problem_.slots.begin(), problem_.slots.end(), 0);
@@ -131,10 +135,14 @@ class Search {
       if (problem_.cluster.num_nodes() > 1) anneal_from("mirror", mirrored(start_));
       const EplbLayer eplb =
           eplb_layer(problem_.stats.load, problem_.cluster, problem_.slots, EplbLevels::kFlat);
-      anneal_from("balanced", hosts_of(eplb.layer, tokens_.num_experts));
+      const Hosts packed = hosts_of(eplb.layer, tokens_.num_experts);
+      state_.set_hosts(packed, even_prices_);
+      state_.fit_prices(kFineSteps);
+      keep("packed");
+      anneal_from("balanced", packed);
       polish();
     }
-    return std::move(best_);
+    return std::move(solutions_);
   }
 
  private:
@@ -143,32 +151,29 @@ class Search {
     state_.set_hosts(hosts, even_prices_);
     state_.fit_prices(kRoughSteps);
     add_copies(state_, problem_.slots);
-    if (start == "balanced") keep(start);  // as balanced as it comes, before vectors are weighed
-    anneal(state_, problem_.slots, size_.proposals / 3, 1, problem_.rng.fork(10 + num_kept_));
+    anneal(state_, problem_.slots, size_.proposals / 3, 1, problem_.rng.fork(10 + solutions_.size()));
     state_.fit_prices(kFineSteps);
     keep(start);
   }
 
-  // The best by cover once more, from a lower temperature, with two thirds of the effort.
+  // The best of the sample once more, from a lower temperature, with two thirds of the effort.
   void polish() {
     state_.set_hosts(best_hosts_, best_prices_);
     anneal(state_, problem_.slots, size_.proposals * 2 / 3, 0.3, problem_.rng.fork(9));
     state_.fit_prices(kFineSteps);
-    keep(best_.front().start);
+    keep("polished");
   }
 
-  // The state as it is, judged on the choose tokens by every policy.
   void keep(std::string_view start) {
-    const LayerPlan plan = plan_of(state_, weights_);
-    for (std::size_t p = 0; p < kPolicies.size(); ++p) {
-      const double chosen = chooser_.value(plan, kPolicies[p]);
-      if (num_kept_ > 0 && chosen >= best_[p].chosen) continue;
-      best_[p] = {plan, start, state_.objective(), chosen};
-      if (p > 0) continue;
+    LayerSolution solution{start, plan_of(state_, weights_), state_.objective(), {}};
+    for (std::size_t p = 0; p < kPolicies.size(); ++p)
+      solution.chosen[p] = chooser_.value(solution.plan, kPolicies[p]);
+    if (solutions_.empty() || state_.value() < best_value_) {
+      best_value_ = state_.value();
       best_hosts_ = state_.hosts();
       best_prices_.assign(state_.prices().begin(), state_.prices().end());
     }
-    ++num_kept_;
+    solutions_.push_back(std::move(solution));
   }
 
   const LayerProblem& problem_;
@@ -180,9 +185,9 @@ class Search {
   Hosts single_;
   RoutedState state_;
   std::vector<double> even_prices_;
-  LayerSolutions best_;
-  std::uint64_t num_kept_ = 0;
-  Hosts best_hosts_;  // by cover
+  std::vector<LayerSolution> solutions_;
+  double best_value_ = 0;
+  Hosts best_hosts_;
   std::vector<double> best_prices_;
 };
 
@@ -199,7 +204,7 @@ SearchSize search_size(double effort, std::span<const int> slots) {
   return size;
 }
 
-LayerSolutions search_layer(const LayerProblem& problem) { return Search(problem).run(); }
+std::vector<LayerSolution> search_layer(const LayerProblem& problem) { return Search(problem).run(); }
 
 LayerPlan price_hosts(const LayerProblem& problem, const LayerPlan& copies) {
   const SearchTokens tokens = sample_tokens(problem.plan, problem.layer, problem.cluster.num_devices(),

@@ -1,4 +1,4 @@
-// One layer's search: starts, copies, annealing; the result that does best on tokens the search did not see.
+// One layer's search: starts, copies, annealing; and what each result does on tokens the search did not see.
 #pragma once
 
 #include <array>
@@ -40,14 +40,15 @@ struct LayerProblem {
 inline constexpr std::array<std::string_view, 3> kPolicies = {"cover", "tar", "primary"};
 
 struct LayerSolution {
+  std::string_view start;  // where it came from: single, greedy, mirror, packed, balanced, polished
   LayerPlan plan;
-  std::string_view start;  // which start won: single, greedy, mirror, balanced
-  double searched = 0;     // the objective on the sample, routed by cover, in the objective's unit per token
-  double chosen = 0;       // the aim's value on the choose tokens, routed by the policy
+  double searched = 0;  // the objective on the sample, routed by cover, in the objective's unit per token
+  std::array<double, kPolicies.size()> chosen{};  // the aim's value on the choose tokens, by policy
 };
-using LayerSolutions = std::array<LayerSolution, kPolicies.size()>;
-// The best for each policy. REQUIRES: both traces have tokens.
-LayerSolutions search_layer(const LayerProblem& problem);
+// One solution from each start that the cluster and the slots have, always in the same order, so that a
+// model's layers can be chosen from together: the choose tokens of one layer are too few to tell its
+// solutions apart. REQUIRES: both traces have tokens.
+std::vector<LayerSolution> search_layer(const LayerProblem& problem);
 
 // Hosts given, prices fitted on the plan tokens: cover and price over somebody else's copies.
 LayerPlan price_hosts(const LayerProblem& problem, const LayerPlan& copies);

@@ -26,6 +26,24 @@ double expected_work(double mean, double floor) {
   return sum;
 }
 
+// [S] the random halves of each sequence: in each pair of complements, sequences in random order until half
+// of the tokens are taken.
+std::vector<std::uint8_t> deal_halves(const Trace& trace, Rng& rng) {
+  std::vector<std::uint8_t> halves(static_cast<std::size_t>(trace.num_sequences()), 0);
+  std::vector<std::size_t> order(halves.size());
+  for (std::size_t r = 0; r < kHalves / 2; ++r) {
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    rng.shuffle(std::span(order));
+    std::int64_t taken = 0;
+    for (const std::size_t s : order) {
+      const bool first = 2 * taken < trace.num_tokens();
+      taken += trace.sequence_offsets[s + 1] - trace.sequence_offsets[s];
+      halves[s] = static_cast<std::uint8_t>(halves[s] | 1U << (first ? r : r + kHalves / 2));
+    }
+  }
+  return halves;
+}
+
 }  // namespace
 
 SearchTokens sample_tokens(const Trace& trace, MoeOrdinal layer, int num_devices, std::size_t max_tokens,
@@ -39,6 +57,7 @@ SearchTokens sample_tokens(const Trace& trace, MoeOrdinal layer, int num_devices
   for (std::size_t i = 0; i < wanted; ++i)
     rows.push_back(static_cast<std::int64_t>(std::min(all - 1, i * all / wanted + shift)));
   rng.shuffle(std::span(rows));
+  const std::vector<std::uint8_t> halves_of_sequence = deal_halves(trace, rng);
   SearchTokens tokens;
   tokens.num_experts = trace.num_experts;
   tokens.load.assign(static_cast<std::size_t>(trace.num_experts), 0);
@@ -51,6 +70,9 @@ SearchTokens sample_tokens(const Trace& trace, MoeOrdinal layer, int num_devices
     }
     if (tokens.experts.size() == tokens.begin.back()) continue;
     tokens.begin.push_back(static_cast<std::uint32_t>(tokens.experts.size()));
+    const auto next = std::ranges::upper_bound(trace.sequence_offsets, row);
+    tokens.halves.push_back(
+        halves_of_sequence[static_cast<std::size_t>(next - trace.sequence_offsets.begin()) - 1]);
     tokens.source.push_back(
         static_cast<std::uint16_t>(tokens.source.size() % static_cast<std::size_t>(num_devices)));
   }

@@ -13,13 +13,19 @@
 
 namespace grace::joint {
 
+inline constexpr std::size_t kHalves = 8;
+
 // Tokens of one layer, in random order, so that any prefix is a sample. Tokens without a choice are left out.
 struct SearchTokens {
   int num_experts = 0;
   std::vector<std::uint16_t> experts;   // of token t: [begin[t], begin[t + 1])
   std::vector<std::uint32_t> begin{0};  // [T + 1]
   std::vector<std::uint16_t> source;    // [T] devices, as even as can be
-  std::vector<std::int64_t> load;       // [E]
+  // [T] bit r: the token's sequence is in random half r of the sequences; halves r and r + kHalves / 2 are
+  // complements. A placement that is even on every half is likely to be even on sequences that nobody has
+  // seen.
+  std::vector<std::uint8_t> halves;
+  std::vector<std::int64_t> load;  // [E]
   std::int64_t assignments = 0;
 
   std::size_t size() const { return source.size(); }
