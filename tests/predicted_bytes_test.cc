@@ -75,6 +75,18 @@ Trace in_prompt_order(const std::vector<Trace>& trace_of_rank, std::size_t num_p
   return whole;
 }
 
+// The same copies, chosen among by cover and price.
+Plan covered(Plan plan) {
+  plan.strategy = "covered";
+  plan.routing = "cover";
+  for (LayerPlan& layer : plan.layers) {
+    layer.cover = {16, 0.5, {}};
+    for (std::size_t d = 0; d < layer.primaries_of_device.size(); ++d)
+      layer.cover.price.push_back(0.5 + 0.25 * static_cast<double>(d));
+  }
+  return plan;
+}
+
 TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
   const TinyModel model({.seed = 71});
   const Prompts prompts{{1, 2, 3}, {4},          {5, 6, 7, 8, 9, 10, 11},
@@ -83,7 +95,10 @@ TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
   for (const char* shape : {"1x1", "1x3", "2x2"}) {
     const Cluster cluster = cluster_of(shape);
     std::vector<Plan> plans{vanilla(model, cluster), shuffled(model, cluster, 5)};
-    if (cluster.num_devices() > 1) plans.push_back(doubled(model, cluster, 6));
+    if (cluster.num_devices() > 1) {
+      plans.push_back(doubled(model, cluster, 6));
+      plans.push_back(covered(plans.back()));
+    }
     for (const Plan& plan : plans) {
       for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice}) {
         SCOPED_TRACE(std::string(shape) + " " + plan.strategy + " " + std::string(name_of(dispatch)));

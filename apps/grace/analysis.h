@@ -38,7 +38,7 @@ double busiest_quarter(const LayerStats& stats);
 // The trace routed by the plan, its sequences dealt to the devices round-robin.
 struct Replay {
   std::vector<std::vector<double>>
-      vectors;  // [M][D * D] vectors dispatched, source by destination; none to itself
+      vectors;  // [M][D * D] vectors dispatched, sender by receiver; none to itself
   std::vector<std::vector<std::int64_t>> load;  // [M][D] assignments computed
 };
 Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& cluster, Dispatch dispatch);

@@ -11,6 +11,7 @@
 #include "context.h"
 #include "grace/base/rng.h"
 #include "grace/files/mapped_file.h"
+#include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
 #include "grace/report/report.h"
 #include "launch.h"
@@ -23,7 +24,7 @@ namespace {
 
 struct Flags {
   EngineFlags engine;
-  std::string text, strategies = "vanilla,grace", section, write;
+  std::string text, strategies = "vanilla,grace", slots, section, write;
   int batch = 128, prefill = 64, decode = 16, rounds = 3;
   bool json = false;
 };
@@ -41,6 +42,8 @@ Status check_flags(const Flags& flags, const ModelConfig& config) {
   GRACE_TRY(in("--rounds", flags.rounds, 1, 1000));
   if (flags.section.empty() != flags.write.empty())
     return invalid_input("bench: --section NAME and --write FILE go together");
+  if (!flags.slots.empty() && GRACE_TRY(parse_slots(flags.slots)).size() > 1)
+    return invalid_input(fmt::format("--slots: '{}' is several budgets; a run has one", flags.slots));
   return {};
 }
 
@@ -79,6 +82,23 @@ Result<Trace> profile_text(Ranks& ranks, const Job& job, const Flags& flags) {
   return profile_on_ranks(ranks, job, sequences, options);
 }
 
+// The batch is the prefill, which is the most that runs together; everything is done in f32 here.
+Result<PlanOptions> plan_options(const Flags& flags, const Job& job, const Trace& trace,
+                                 const std::string& strategy, ThreadPool& pool) {
+  PlanOptions options;
+  options.strategy = strategy;
+  options.seed = flags.engine.seed;
+  options.objective.sizes = {.hidden = job.config.hidden_size,
+                             .expert_ffn = job.config.expert_ffn_size,
+                             .bytes_per_value = 4,
+                             .bytes_per_weight = 4};
+  options.objective.batch = std::int64_t{flags.batch} * flags.prefill;
+  if (flags.slots.empty()) return options;
+  const SlotsSpec spec = GRACE_TRY(parse_slots(flags.slots)).front();
+  options.slots = GRACE_TRY(slots_for(spec, trace, job.cluster, options.seed, pool));
+  return options;
+}
+
 // The plan of each strategy: vanilla needs none, --plan serves the strategy it was made by, the rest are
 // planned from the text.
 Result<std::vector<Plan>> plans_of(Ranks& ranks, const Job& job, const Flags& flags) {
@@ -96,9 +116,7 @@ Result<std::vector<Plan>> plans_of(Ranks& ranks, const Job& job, const Flags& fl
     } else {
       if (!trace) trace = GRACE_TRY(profile_text(ranks, job, flags));
       ThreadPool pool(job.threads);
-      PlanOptions options;
-      options.strategy = name;
-      options.seed = flags.engine.seed;
+      const PlanOptions options = GRACE_TRY(plan_options(flags, job, *trace, name, pool));
       plans.push_back(GRACE_TRY(make_plan(*trace, job.cluster, options, pool)).plan);
     }
   }
@@ -194,10 +212,10 @@ report::Table table_of(const std::vector<Measured>& all) {
 std::string options_line(const Flags& flags, const Job& job) {
   return fmt::format(
       "{}; cluster {}, {}, {}, {} thread(s) a rank; {} prompts of {} tokens ({}), {} new; {} rounds, "
-      "interleaved, median (lowest..highest); seed {}.",
+      "interleaved, median (lowest..highest);{} seed {}.",
       job.config.name, job.cluster.name, job.mpi ? "mpi" : "in_process", name_of(job.dispatch), job.threads,
       flags.batch, flags.prefill, flags.text.empty() ? "random ids" : "text", flags.decode, flags.rounds,
-      flags.engine.seed);
+      flags.slots.empty() ? "" : fmt::format(" slots {};", flags.slots), flags.engine.seed);
 }
 
 Json json_of(const std::vector<Measured>& all, const Flags& flags, const Job& job) {
@@ -265,10 +283,14 @@ void add_bench(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "bench", "The published workload: a batch of equal prompts, strategies in turn in the same engine.");
   add_engine_flags(*command, flags->engine);
-  command->add_option("--strategies", flags->strategies, "which to compare (default vanilla,grace)");
+  command->add_option("--strategies", flags->strategies,
+                      "which to compare, of those of grace plan (default vanilla,grace)");
   command->add_option(
       "--text", flags->text,
       "prompts are windows of this text, and plans are made from its second half (default: random ids)");
+  command->add_option("--slots", flags->slots,
+                      "copies a device may hold in a layer, for eplb and joint: a number, or grace for what "
+                      "grace's own fullest device holds there (default: one more than it must)");
   command->add_option("--batch", flags->batch, "prompts (default 128)");
   command->add_option("--prefill", flags->prefill, "tokens of a prompt (default 64)");
   command->add_option("--decode", flags->decode, "new tokens of each (default 16)");
@@ -278,7 +300,7 @@ void add_bench(CLI::App& app, Context& context) {
   command->add_flag("--json", flags->json, "one JSON value");
   command->footer(
       "Example:\n  grace bench models/demo --text models/demo/heldout/judge/en.txt --cluster 2x2 "
-      "--strategies vanilla,grace");
+      "--strategies vanilla,grace,joint");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return bench(*flags, context); }; });
 }

@@ -81,7 +81,7 @@ void add_report(CLI::App& app, Context& context) {
   command->add_option("--html", flags->html, "the page")->required();
   command->add_option("--timeline", flags->timeline, "also write the timeline for Perfetto (needs --run)");
   command->add_option("--dispatch", flags->dispatch,
-                      "flat or per_device (default): what traffic is counted for");
+                      "flat, per_device (default) or two_stage: what traffic is counted for");
   command->add_flag("--json", flags->json, "one JSON value");
   command->footer(
       "Example:\n  grace report --trace out/en.trace --plan out/plan.json --html out/report.html");
