@@ -142,6 +142,8 @@ class Search {
       anneal_from("balanced", packed);
       polish();
     }
+    if (problem_.slots.size() * static_cast<std::size_t>(tokens_.num_experts) <= kFewPlaces)
+      descend_from_best();
     return std::move(solutions_);
   }
 
@@ -162,6 +164,12 @@ class Search {
     anneal(state_, problem_.slots, size_.proposals * 2 / 3, 0.3, problem_.rng.fork(9));
     state_.fit_prices(kFineSteps);
     keep("polished");
+  }
+
+  void descend_from_best() {
+    state_.set_hosts(best_hosts_, best_prices_);
+    descend(state_, problem_.slots, even_prices_, static_cast<std::size_t>(kTries * problem_.effort));
+    keep("descended");
   }
 
   void keep(std::string_view start) {

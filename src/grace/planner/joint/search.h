@@ -40,7 +40,8 @@ struct LayerProblem {
 inline constexpr std::array<std::string_view, 3> kPolicies = {"cover", "tar", "primary"};
 
 struct LayerSolution {
-  std::string_view start;  // where it came from: single, greedy, mirror, packed, balanced, polished
+  std::string_view
+      start;  // where it came from: single, greedy, mirror, packed, balanced, polished, descended
   LayerPlan plan;
   double searched = 0;  // the objective on the sample, routed by cover, in the objective's unit per token
   std::array<double, kPolicies.size()> chosen{};  // the aim's value on the choose tokens, by policy
