@@ -15,7 +15,7 @@ import tempfile
 CLUSTERS = {1: "1x1", 2: "1x2", 3: "1x3", 4: "2x2"}
 TRANSPORTS = ("in_process", "mpi")
 DISPATCHES = ("flat", "per_device")
-PLANS = ("vanilla", "grace", "permuted", "doubled")
+PLANS = ("vanilla", "grace", "joint-slow", "permuted", "doubled")
 NUM_PROMPTS = 33
 NUM_ALONE = 2  # the first prompts once more without the others: at 3 and 4 ranks some have no token, and the text must not change either
 NEW_TOKENS = 64
@@ -52,9 +52,14 @@ def doubled(plan: dict) -> dict:
 
 def make_plans(program: str, trace: pathlib.Path, ranks: int, folder: pathlib.Path) -> dict[str, pathlib.Path]:
     plans = {}
-    for strategy in ("vanilla", "grace"):
+    for strategy in ("vanilla", "grace", "joint-slow"):
         plans[strategy] = folder / f"{strategy}-{ranks}.json"
-        run(program, "plan", "--trace", str(trace), "--cluster", CLUSTERS[ranks], "--strategy", strategy, "--out", str(plans[strategy]))
+        run(program, "plan", "--trace", str(trace), "--cluster", CLUSTERS[ranks], "--strategy", strategy, "--effort", "0.1", "--out", str(plans[strategy]))
+    joint = json.loads(plans["joint-slow"].read_text())
+    joint["routing"] = "cover"  # whatever policy the search found best here
+    plans["joint-slow"].write_text(json.dumps(joint))
+    copies = sum(len(device["replicas"]) for layer in joint["layers"] for device in layer["devices"])
+    assert ranks < 4 or copies > 0, "joint-slow has no copies to choose among"
     vanilla = json.loads(plans["vanilla"].read_text())
     permutation = list(range(vanilla["num_experts"]))
     random.Random(7).shuffle(permutation)
@@ -80,7 +85,8 @@ def cells(everything: bool) -> list[tuple[int, str, str, str]]:
     spanning = [(1, "in_process", "per_device", "vanilla"), (1, "mpi", "flat", "grace"), (2, "in_process", "per_device", "doubled"),
                 (3, "in_process", "flat", "permuted"), (3, "mpi", "per_device", "doubled"), (4, "in_process", "flat", "vanilla"),
                 (4, "in_process", "per_device", "grace"), (4, "mpi", "flat", "vanilla"), (4, "mpi", "per_device", "permuted"),
-                (2, "mpi", "per_device", "grace")]
+                (2, "mpi", "per_device", "grace"),
+                (4, "in_process", "per_device", "joint-slow"), (3, "mpi", "flat", "joint-slow")]
     return spanning
 
 
