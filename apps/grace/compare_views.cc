@@ -71,7 +71,43 @@ report::Table table_of(const Comparison& comparison, const std::string& title) {
   return table;
 }
 
+report::Table certificates_of(const Comparison& comparison) {
+  report::Table table{
+      "Certificates: the first judge batch of the first split, bounds over what the plan's devices hold; "
+      "overfit: judged over in-sample",
+      {"strategy", "yardstick", "routed", "routing bound", "gap", "placement bound (loose)", "max/mean",
+       "least possible", "overfit"},
+      {}};
+  for (const CompareRow& row : comparison.rows) {
+    if (!row.certificate) continue;
+    const Certificate& bounds = row.certificate->bounds;
+    table.rows.push_back(
+        {label_of(row), std::string(name_of(row.certificate->aim)), fmt::format("{:.3f}", bounds.routed),
+         fmt::format("{:.3f}", bounds.routing_bound), fmt::format("{:.1f} %", 100 * bounds.gap()),
+         fmt::format("{:.2f}", bounds.placement_bound), fmt::format("{:.3f}", bounds.max_over_mean),
+         fmt::format("{:.3f}", bounds.least_max_over_mean),
+         row.certificate->overfit == 0 ? std::string("-")
+                                       : fmt::format("{:+.1f} %", 100 * row.certificate->overfit)});
+  }
+  return table;
+}
+
 Json json_of(const Comparison& comparison) {
+  Json bounds = Json::array();
+  for (const CompareRow& row : comparison.rows) {
+    if (!row.certificate) continue;
+    const Certificate& certificate = row.certificate->bounds;
+    bounds.push_back({{"name", row.name},
+                      {"slots", row.slots.empty() ? Json(nullptr) : Json(row.slots)},
+                      {"yardstick", name_of(row.certificate->aim)},
+                      {"routed", certificate.routed},
+                      {"routing_bound", certificate.routing_bound},
+                      {"gap", certificate.gap()},
+                      {"placement_bound", certificate.placement_bound},
+                      {"load_max_over_mean", certificate.max_over_mean},
+                      {"least_max_over_mean", certificate.least_max_over_mean},
+                      {"overfit", row.certificate->overfit}});
+  }
   Json rows = Json::array();
   for (const CompareRow& row : comparison.rows) {
     Json json = {{"name", row.name}, {"slots", row.slots.empty() ? Json(nullptr) : Json(row.slots)}};
@@ -89,6 +125,7 @@ Json json_of(const Comparison& comparison) {
   const CompareRow& chosen = comparison.rows[comparison.recommended];
   const CompareRow& best = comparison.rows[comparison.best];
   return {{"strategies", std::move(rows)},
+          {"lower_bounds", std::move(bounds)},
           {"recommendation",
            {{"name", chosen.name},
             {"slots", chosen.slots.empty() ? Json(nullptr) : Json(chosen.slots)},

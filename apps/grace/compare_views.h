@@ -13,6 +13,8 @@ namespace grace::app {
 // A row a contender: memory, vectors, loads, yardsticks with their distance to grace, seconds where they are
 // known.
 report::Table table_of(const Comparison& comparison, const std::string& title);
+// How far each is from the best possible; no rows where none has a certificate.
+report::Table certificates_of(const Comparison& comparison);
 // docs/formats/compare.md.
 Json json_of(const Comparison& comparison);
 

@@ -6,7 +6,9 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "grace/planner/judge.h"
 #include "grace/planner/strategy.h"
@@ -23,6 +25,7 @@ struct Judged {
   double slots_max = 0;  // mean over layers of the fullest device's copies
   double copies = 0;
   double plan_seconds = 0;
+  std::optional<RowCertificate> certificate;
 };
 
 double copies_of(const Plan& plan) {
@@ -78,12 +81,33 @@ Result<Planned> plan_for(const Contender& contender, const Trace& learn, const C
   return Planned{std::move(made.plan), seconds};
 }
 
+// Plans of one split by strategy, r and budget: contenders that differ in routing alone share one.
+using PlanCache = std::map<std::tuple<std::string, double, std::vector<int>>, Planned>;
+
+RowCertificate certificate_of(const Contender& contender, const Plan& plan, const Certificate& bounds,
+                              const Figures& judged) {
+  RowCertificate certificate{Aim::kJudgeSlow, bounds, 0};
+  if (contender.strategy.ends_with("-fast")) certificate.aim = Aim::kJudgeFast;
+  const auto insample = plan.figures.find("objective_insample");
+  // With layer time the objective's unit is another than seconds.
+  if (insample != plan.figures.end() && contender.strategy != "joint" && insample->second > 0)
+    certificate.overfit = value_of(judged, certificate.aim) / insample->second - 1;
+  return certificate;
+}
+
 Result<Judged> judge_split(const Contender& contender, const std::vector<int>& slots, const Trace& trace,
-                           const Split& split, const Cluster& cluster, const CompareOptions& options,
-                           ThreadPool& pool) {
+                           const Split& split, bool certified, const Cluster& cluster,
+                           const CompareOptions& options, PlanCache& cache, ThreadPool& pool) {
   PlanOptions plan = plan_options(contender, options, split.seed);
   if (contender.takes_slots) plan.slots = slots;
-  const Planned planned = GRACE_TRY(plan_for(contender, split.learn, cluster, plan, pool));
+  const auto key = std::make_tuple(contender.strategy, contender.r, plan.slots);
+  if (!cache.contains(key)) {
+    Contender as_planned = contender;
+    as_planned.routing.clear();
+    cache.emplace(key, GRACE_TRY(plan_for(as_planned, split.learn, cluster, plan, pool)));
+  }
+  Planned planned = cache.at(key);
+  if (!contender.routing.empty()) planned.plan.routing = contender.routing;
   Judged judged;
   judged.layers =
       GRACE_TRY(judge(planned.plan, trace, split.judge, cluster, judge_options(contender, options), pool));
@@ -91,6 +115,11 @@ Result<Judged> judge_split(const Contender& contender, const std::vector<int>& s
     judged.slots_max += static_cast<double>(most) / static_cast<double>(planned.plan.layers.size());
   judged.copies = copies_of(planned.plan);
   judged.plan_seconds = planned.seconds;
+  if (!certified || !contender.takes_slots) return judged;
+  const Aim aim = contender.strategy.ends_with("-fast") ? Aim::kJudgeFast : Aim::kJudgeSlow;
+  const Certificate bounds = GRACE_TRY(
+      certify(planned.plan, trace, split.judge, cluster, aim, options.batch, held_slots(planned.plan), pool));
+  judged.certificate = certificate_of(contender, planned.plan, bounds, mean_of(judged.layers));
   return judged;
 }
 
@@ -247,12 +276,13 @@ Result<Comparison> compare(const Trace& trace, const Cluster& cluster, const Com
   std::int64_t done = 0;
   for (int s = 0; s < options.splits; ++s) {
     const Split split = split_of(trace, cluster, options.seed + static_cast<std::uint64_t>(s));
+    PlanCache cache;
     for (std::size_t c = 0; c < cells.size(); ++c) {
       std::vector<int> slots;
       if (cells[c].slots != nullptr)
         slots = GRACE_TRY(slots_for(*cells[c].slots, split.learn, cluster, split.seed, pool));
-      judged[c].push_back(
-          GRACE_TRY(judge_split(*cells[c].contender, slots, trace, split, cluster, options, pool)));
+      judged[c].push_back(GRACE_TRY(
+          judge_split(*cells[c].contender, slots, trace, split, s == 0, cluster, options, cache, pool)));
       if (options.progress) options.progress(++done, total);
     }
   }
@@ -263,6 +293,7 @@ Result<Comparison> compare(const Trace& trace, const Cluster& cluster, const Com
     row.name = cells[c].contender->name;
     row.slots = cells[c].slots == nullptr ? "" : cells[c].slots->name();
     add_figures(judged[c], options.sizes, row);
+    row.certificate = judged[c].front().certificate;
     for (Judged& split : judged[c]) row.judged.push_back(std::move(split.layers));
     comparison.rows.push_back(std::move(row));
   }

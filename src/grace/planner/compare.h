@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "grace/cluster/cluster.h"
 #include "grace/cost/evaluate.h"
 #include "grace/planner/budget.h"
+#include "grace/planner/certify.h"
 #include "grace/planner/planner.h"
 #include "grace/trace/trace.h"
 
@@ -52,11 +54,21 @@ struct Spread {
   double deviation = 0;  // sample standard deviation; 0 for one split
 };
 
+// How far from the best possible, on the first judge batch of the first split, and how much the search fooled
+// itself.
+struct RowCertificate {
+  Aim aim = Aim::kJudgeSlow;  // the yardstick of the figures
+  Certificate bounds;
+  double overfit = 0;  // the plan's objective, held out minus in-sample, over the in-sample one; 0 where the
+                       // strategy has none
+};
+
 struct CompareRow {
   std::string name;
-  std::string slots;                         // as asked; empty for contenders that take what they take
-  std::map<std::string, Spread> figures;     // by the names of kFigureNames
-  std::vector<std::vector<Figures>> judged;  // [splits][M]
+  std::string slots;                          // as asked; empty for contenders that take what they take
+  std::map<std::string, Spread> figures;      // by the names of kFigureNames
+  std::vector<std::vector<Figures>> judged;   // [splits][M]
+  std::optional<RowCertificate> certificate;  // of contenders that heed a budget
 };
 // slots_per_device_max, copies_per_layer, remote_nodes_per_token, devices_per_token, forwards_per_token,
 // load_max_over_mean, judge_slow, judge_fast, layer_time (s), idle (s), load_std, bytes_cross_node,

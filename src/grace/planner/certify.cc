@@ -1,0 +1,95 @@
+#include "grace/planner/certify.h"
+
+#include <algorithm>
+
+#include "grace/base/check.h"
+#include "grace/planner/joint/bounds.h"
+
+namespace grace {
+namespace {
+
+// The batch as the bounds take it: the judge's tokens on the judge's sources.
+joint::SearchTokens tokens_of(const Trace& trace, MoeOrdinal layer, const JudgeTokens& tokens,
+                              std::size_t count) {
+  joint::SearchTokens out;
+  out.num_experts = trace.num_experts;
+  out.load.assign(static_cast<std::size_t>(trace.num_experts), 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const std::uint16_t expert : trace.choices(tokens.rows[i], layer)) {
+      if (expert == kNotRouted) continue;
+      out.experts.push_back(expert);
+      ++out.load[expert];
+      ++out.assignments;
+    }
+    if (out.experts.size() == out.begin.back()) continue;
+    out.begin.push_back(static_cast<std::uint32_t>(out.experts.size()));
+    out.source.push_back(static_cast<std::uint16_t>(tokens.source[i].value));
+    out.halves.push_back(0);
+  }
+  return out;
+}
+
+joint::Hosts hosts_of(const LayerPlan& layer, int num_experts) {
+  const std::size_t devices = layer.primaries_of_device.size();
+  joint::Hosts hosts(static_cast<std::size_t>(num_experts) * devices, 0);
+  for (std::size_t d = 0; d < devices; ++d)
+    for (const auto* list : {&layer.primaries_of_device[d], &layer.replicas_of_device[d]})
+      for (const ExpertId e : *list) hosts[e.idx() * devices + d] = 1;
+  return hosts;
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> held_slots(const Plan& plan) {
+  std::vector<std::vector<int>> slots;
+  for (const LayerPlan& layer : plan.layers) {
+    std::vector<int>& held = slots.emplace_back();
+    for (std::size_t d = 0; d < layer.primaries_of_device.size(); ++d)
+      held.push_back(
+          static_cast<int>(layer.primaries_of_device[d].size() + layer.replicas_of_device[d].size()));
+  }
+  return slots;
+}
+
+Result<Certificate> certify(const Plan& plan, const Trace& trace, const JudgeTokens& tokens,
+                            const Cluster& cluster, Aim aim, std::int64_t batch,
+                            std::span<const std::vector<int>> slots, ThreadPool& pool) {
+  GRACE_CHECK(aim != Aim::kLayerTime, "bounds are in a yardstick's unit");
+  GRACE_CHECK(slots.size() == plan.layers.size(), "slots for each layer");
+  const auto count = std::min(tokens.rows.size(), static_cast<std::size_t>(batch));
+  JudgeTokens first{{tokens.rows.begin(), tokens.rows.begin() + static_cast<std::ptrdiff_t>(count)},
+                    {tokens.source.begin(), tokens.source.begin() + static_cast<std::ptrdiff_t>(count)}};
+  JudgeOptions options;
+  options.batch = batch;
+  const std::vector<Figures> figures = GRACE_TRY(judge(plan, trace, first, cluster, options, pool));
+  const Objective objective{aim, {}, batch};
+  std::vector<Certificate> of_layer(plan.layers.size());
+  pool.for_each(of_layer.size(), [&](std::size_t m, int) {
+    const joint::SearchTokens layer_tokens = tokens_of(trace, MoeOrdinal(static_cast<int>(m)), first, count);
+    Certificate& certificate = of_layer[m];
+    certificate.routed = value_of(figures[m], aim);
+    certificate.max_over_mean = figures[m].load_max_over_mean;
+    if (layer_tokens.size() == 0) return;
+    const joint::Weights weights = joint::weights_of(objective, cluster, layer_tokens);
+    const joint::Hosts hosts = hosts_of(plan.layers[m], plan.num_experts);
+    certificate.routing_bound =
+        joint::routing_bound(cluster, layer_tokens, weights, hosts, plan.layers[m].cover.price).value;
+    certificate.placement_bound = joint::placement_bound(cluster, layer_tokens, weights, slots[m]).value;
+    const double mean = static_cast<double>(layer_tokens.assignments) / cluster.num_devices();
+    certificate.least_max_over_mean =
+        joint::exact_min_max_load(layer_tokens.load, hosts, static_cast<std::size_t>(cluster.num_devices())) /
+        mean;
+  });
+  Certificate mean{0, 0, 0, 0, 0};
+  const auto layers = static_cast<double>(std::max<std::size_t>(1, of_layer.size()));
+  for (const Certificate& certificate : of_layer) {
+    mean.routed += certificate.routed / layers;
+    mean.routing_bound += certificate.routing_bound / layers;
+    mean.placement_bound += certificate.placement_bound / layers;
+    mean.max_over_mean += certificate.max_over_mean / layers;
+    mean.least_max_over_mean += certificate.least_max_over_mean / layers;
+  }
+  return mean;
+}
+
+}  // namespace grace
