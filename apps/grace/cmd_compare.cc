@@ -71,6 +71,8 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
   const Comparison comparison = GRACE_TRY(std::move(compared));
   Output output;
   output.blocks.push_back({table_of(comparison, ""), {}});
+  if (report::Table bounds = certificates_of(comparison); !bounds.rows.empty())
+    output.blocks.push_back({std::move(bounds), {}});
   output.notes = {setting(trace, cluster, options), comparison.recommendation};
   output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
   output.page.summary = comparison.recommendation + " " + output.notes.front();

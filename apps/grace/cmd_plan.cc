@@ -17,7 +17,7 @@ namespace {
 
 struct Flags {
   std::string trace, cluster, strategy = "grace", out, slots, shape;
-  double r = -1, effort = 1;
+  double r = -1, effort = 1, memory = 0;
   std::int64_t batch = 2048;
   std::uint64_t seed = 0;
   int threads = 0;
@@ -40,6 +40,7 @@ Result<PlanOptions> options_of(const Flags& flags, const Trace& trace, const Clu
   options.r = flags.r;
   options.seed = flags.seed;
   options.effort = flags.effort;
+  options.memory_bytes = flags.memory;
   options.objective.batch = flags.batch;
   options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, trace));
   if (flags.slots.empty()) return options;
@@ -125,6 +126,9 @@ void add_plan(CLI::App& app, Context& context) {
                       "trace's model)");
   command->add_option("--batch", flags->batch,
                       "tokens that run together, over all devices, for joint (default 2048)");
+  command->add_option(
+      "--memory", flags->memory,
+      "bytes for experts' weights on each device over all layers, in place of --slots; joint spreads them");
   command->add_option("--effort", flags->effort, "of joint's search, relative to the default (default 1)");
   command->add_option("--r", flags->r,
                       "how far grace's group sizes may differ, in [0, 1] (default: the knee of the curve)");

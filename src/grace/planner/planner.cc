@@ -58,12 +58,27 @@ int slots_on(const Device& device, int num_experts, int num_devices, int option)
   return std::min({wanted, device.slots > 0 ? device.slots : num_experts, num_experts});
 }
 
+// Experts of all layers that fit on the device with the least memory; 0 where memory does not bound the plan,
+// or slots do.
+int total_slots_of(const Cluster& cluster, const PlanOptions& options) {
+  if (!options.slots.empty() || !options.objective.sizes.known()) return 0;
+  double least = options.memory_bytes;
+  for (int d = 0; d < cluster.num_devices() && options.memory_bytes == 0; ++d) {
+    const double here = cluster.device(DeviceId(d)).memory_bytes;
+    if (here > 0 && (least == 0 || here < least)) least = here;
+  }
+  const double experts = least / options.objective.sizes.expert_bytes();
+  return static_cast<int>(std::min(experts, 1e9));
+}
+
 // [M][D]
 std::vector<std::vector<int>> slots_of(const Trace& trace, const Cluster& cluster,
                                        const PlanOptions& options) {
+  const int total = total_slots_of(cluster, options);
   std::vector<std::vector<int>> slots(static_cast<std::size_t>(trace.num_moe_layers()));
   for (std::size_t m = 0; m < slots.size(); ++m) {
-    const int option = options.slots.empty() ? 0 : options.slots[options.slots.size() == 1 ? 0 : m];
+    const int of_layer = options.slots.empty() ? 0 : options.slots[options.slots.size() == 1 ? 0 : m];
+    const int option = total > 0 ? std::max(1, total / trace.num_moe_layers()) : of_layer;
     for (int d = 0; d < cluster.num_devices(); ++d)
       slots[m].push_back(
           slots_on(cluster.device(DeviceId(d)), trace.num_experts, cluster.num_devices(), option));
@@ -78,6 +93,18 @@ Status check_budget(const Trace& trace, const Cluster& cluster, const PlanOption
                                      options.slots.size(), layers));
   for (const int slots : options.slots)
     if (slots < 1) return invalid_input(fmt::format("slots: {} is below 1", slots));
+  if (!(options.memory_bytes >= 0) || !std::isfinite(options.memory_bytes))
+    return invalid_input(fmt::format("memory: {} bytes is not a number of at least 0", options.memory_bytes));
+  if (options.memory_bytes > 0 && !options.objective.sizes.known())
+    return invalid_input("memory: a budget in bytes needs the model's sizes; name its shape");
+  const int each = (trace.num_experts + cluster.num_devices() - 1) / cluster.num_devices();
+  if (const int total = total_slots_of(cluster, options);
+      (total > 0 || options.memory_bytes > 0) && total < each * trace.num_moe_layers())
+    return invalid_input(
+        fmt::format("memory: room for {} experts a device, {} MoE layers of {} experts on {} devices need {} "
+                    "({:.4g} bytes)",
+                    total, layers, trace.num_experts, cluster.num_devices(), each * trace.num_moe_layers(),
+                    each * trace.num_moe_layers() * options.objective.sizes.expert_bytes()));
   const std::vector<std::vector<int>> slots = slots_of(trace, cluster, options);
   for (std::size_t m = 0; m < layers; ++m) {
     const int sum = std::accumulate(slots[m].begin(), slots[m].end(), 0);
@@ -186,8 +213,9 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
 
   const std::vector<LayerStats> stats = count_layers(trace, pool);
   const PlanAndChoose parts = split_for_search(trace, options.seed);
-  StrategyOutput output = strategy->make_layers(
-      {stats, parts.plan, parts.choose, cluster, slots_of(trace, cluster, options), options, pool});
+  StrategyOutput output =
+      strategy->make_layers({stats, parts.plan, parts.choose, cluster, slots_of(trace, cluster, options),
+                             total_slots_of(cluster, options), options, pool});
 
   PlanResult result;
   result.knee = std::move(output.knee);

@@ -24,6 +24,10 @@ struct PlanOptions {
   // says, and where it does not say, E/D rounded up and one more. Bounds `eplb` and `joint`; the published
   // methods take what they take, within the cluster's slots.
   std::vector<int> slots = {};
+  // Bytes for the weights of experts on each device, over all layers; 0: what the cluster says. Where there
+  // is such a budget, and no slots, `joint` spreads it over the layers by what the next slot is worth in
+  // each, and the others get as many slots in every layer.
+  double memory_bytes = 0;
   // The sizes and the batch for which `joint` minimises layer time; the strategy sets the aim.
   Objective objective = {};
   double effort = 1;  // of the search of `joint`: its proposals, relative to the default

@@ -19,6 +19,7 @@ struct StrategyInput {
   const Trace& choose;                // what decides among its results; never empty of tokens
   const Cluster& cluster;
   std::span<const std::vector<int>> slots;  // [M][D] copies a device may hold (PlanOptions::slots)
+  int total_slots;  // a device's over all layers, where memory is what bounds it; else 0
   const PlanOptions& options;
   ThreadPool& pool;
 };
