@@ -28,6 +28,7 @@ void add_profile(CLI::App& app, Context& context);
 void add_synthesize(CLI::App& app, Context& context);
 void add_plan(CLI::App& app, Context& context);
 void add_compare(CLI::App& app, Context& context);
+void add_reproduce(CLI::App& app, Context& context);
 void add_simulate(CLI::App& app, Context& context);
 void add_calibrate(CLI::App& app, Context& context);
 void add_run(CLI::App& app, Context& context);

@@ -23,7 +23,6 @@ Status write_section(const OutputFlags& flags, const Context& context, const Out
   for (const std::string& note : output.notes) body += note + "\n\n";
   body += fmt::format("Machine: {}.\n\n", machine_name());
   for (const Block& block : output.blocks) {
-    if (!block.table.title.empty()) body += fmt::format("**{}**\n\n", block.table.title);
     body += report::markdown_table(block.table) + "\n";
     for (const std::string& note : block.notes) body += note + "\n\n";
   }
@@ -63,7 +62,7 @@ Status emit(const OutputFlags& flags, const Context& context, Output output) {
     return {};
   }
   for (const Block& block : output.blocks) {
-    print((block.table.title.empty() ? "" : block.table.title + "\n") + report::terminal_table(block.table));
+    print(report::terminal_table(block.table));
     for (const std::string& note : block.notes) print("  " + note + "\n");
     print("\n");
   }
