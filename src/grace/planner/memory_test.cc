@@ -69,7 +69,8 @@ TEST(ABudgetInBytes, OfTheClusterCountsWhereNoOtherIsGiven) {
   Cluster cluster = parse_cluster("2x2").value();
   cluster.devices_of_node[1][0].memory_bytes = 12 * kSizes.expert_bytes();
   const Plan plan = make_plan(trace, cluster, budget_of(0, "joint-slow"), pool).value().plan;
-  EXPECT_EQ(*std::ranges::max_element(fullest_devices(plan)), 4);
+  const std::vector<int> fullest = fullest_devices(plan);
+  EXPECT_EQ(*std::ranges::max_element(fullest), 4);
 }
 
 }  // namespace

@@ -263,8 +263,8 @@ TEST_P(APublishedStrategy, OnlyRelabelsItsPlanWhenExpertsAreRelabelled) {
   for (const Strategy& strategy : strategies()) {
     if (strategy.name == "vanilla" || sees_tokens(strategy.name)) continue;
     const StrategyOutput before =
-        strategy.make_layers({stats, unused, unused, cluster, slots, options, pool});
-    const StrategyOutput after = strategy.make_layers({other, unused, unused, cluster, slots, options, pool});
+        strategy.make_layers({stats, unused, unused, cluster, slots, 0, options, pool});
+    const StrategyOutput after = strategy.make_layers({other, unused, unused, cluster, slots, 0, options, pool});
     for (std::size_t m = 0; m < stats.size(); ++m)
       for (std::size_t d = 0; d < 6; ++d)
         EXPECT_EQ(held_by(after.layers[m], d, same_id), held_by(before.layers[m], d, new_id))
