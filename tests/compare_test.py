@@ -35,7 +35,7 @@ class Comparing(CommandLine):
 class TheJson(Comparing):
     def test_has_every_figure_for_every_strategy(self):
         told = self.compared(self.trace("t"), "--shape", self.config())
-        self.assertLessEqual({"strategies", "recommendation", "seed", "options"}, set(told))
+        self.assertLessEqual({"strategies", "recommendation", "lower_bounds", "seed", "options"}, set(told))
         names = [row["name"] for row in told["strategies"]]
         self.assertEqual(len(names), len(set(names)))
         self.assertLessEqual({"vanilla", "occult", "eplb", "eplb-flat", "eplb-cover", "grace", "joint", "joint-slow", "joint-fast", "joint-feedback"}, set(names))
@@ -52,6 +52,11 @@ class TheJson(Comparing):
             self.assertAlmostEqual(row["judge_slow"], slow, places=9)
         vanilla = told["strategies"][names.index("vanilla")]
         self.assertEqual((vanilla["copies_per_layer"], vanilla["slots_per_device_max"], vanilla["slots"]), (0, EXPERTS / 4, None))
+        for bound in told["lower_bounds"]:
+            self.assertLessEqual(bound["routing_bound"], bound["routed"] + 1e-9)
+            self.assertLessEqual(bound["placement_bound"], bound["routed"] + 1e-9)
+            self.assertLessEqual(bound["least_max_over_mean"], bound["load_max_over_mean"] + 1e-9)
+        self.assertIn("joint-slow", [bound["name"] for bound in told["lower_bounds"]])
         chosen = told["recommendation"]
         self.assertIn(chosen["name"], names)
         self.assertIn(chosen["best"], names)
@@ -191,6 +196,16 @@ class PlanningWithABudget(Comparing):
         for option, value, saying in (("--slots", 0, "`0`"), ("--slots", "4,5", "2 budgets"), ("--slots", 3, "cannot hold 16 experts once"),
                                       ("--effort", 0, "effort"), ("--batch", 0, "batch"), ("--shape", "nobody", "nobody")):
             self.refuses(*ask, "--strategy", "joint-slow", option, value, saying=saying)
+
+    def test_spreads_bytes_over_the_layers(self):
+        trace, config = self.trace("t"), self.config()
+        expert = 3 * 36 * 20 * 2  # the config's sizes, in bf16
+        told = self.planned(trace, "--strategy", "joint-slow", "--shape", config, "--memory", 14.5 * expert)
+        self.assertLessEqual(sum(told["slots_on_fullest_device"]), 14)
+        self.assertGreater(told["copies"], 0)
+        ask = ("plan", "--trace", trace, "--cluster", "2x2", "--out", self.path("p.json"), "--shape", config, "--strategy", "joint-slow")
+        self.refuses(*ask, "--memory", 11.5 * expert, saying="12")
+        self.refuses(*ask, "--memory", 14 * expert, "--slots", 5, saying="--memory")
 
     def test_reports_the_traffic_of_every_dispatch(self):
         trace, plan, page = self.trace("t"), self.path("p.json"), self.path("page.html")

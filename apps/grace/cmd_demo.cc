@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "analysis.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
+#include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
 #include "launch.h"
 #include "page.h"
@@ -95,42 +98,58 @@ Result<Lists> prompts_of(const Job& job, const Tokenizer& tokenizer, int count) 
   return ids;
 }
 
-struct Both {
-  RecordedRun vanilla, grace;
-  bool same_text() const { return vanilla.outputs == grace.outputs; }
+struct Runs {
+  RecordedRun vanilla, grace, joint;
+  bool same_text() const { return vanilla.outputs == grace.outputs && vanilla.outputs == joint.outputs; }
 };
 
-double fall_of_cross_bytes(const Both& runs) {
+double fall_of_cross_bytes(const Runs& runs) {
   const auto before = static_cast<double>(summarise(runs.vanilla.record).cross_node_bytes());
   return before > 0 ? 1 - static_cast<double>(summarise(runs.grace.record).cross_node_bytes()) / before : 0;
 }
 
-report::Table result_table(const Both& runs, const Job& job) {
-  const RunSummary before = summarise(runs.vanilla.record), after = summarise(runs.grace.record);
+report::Table result_table(const Runs& runs, const Job& job) {
+  const RunSummary before = summarise(runs.vanilla.record), after = summarise(runs.grace.record),
+                   joint = summarise(runs.joint.record);
   report::Table table;
   table.title = fmt::format("{} prompts, {} new tokens, {}, dispatch {}", runs.vanilla.record.prompts,
                             runs.vanilla.record.new_tokens, job.cluster.name, name_of(job.dispatch));
-  table.columns = {"", "vanilla", "grace", "change"};
-  const auto row = [&](const std::string& name, double a, double b, const char* unit, int digits) {
-    const std::string change = a > 0 ? fmt::format("{:+.1f} %", (b / a - 1) * 100) : "";
-    table.rows.push_back({name, fmt::format("{:.{}f} {}", a, digits, unit),
-                          fmt::format("{:.{}f} {}", b, digits, unit), change});
+  table.columns = {"", "vanilla", "grace", "change", runs.joint.record.strategy, "change"};
+  const auto row = [&](const std::string& name, const std::array<double, 3>& values, const char* unit,
+                       int digits) {
+    auto& cells = table.rows.emplace_back(1, name);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      cells.push_back(fmt::format("{:.{}f} {}", values[i], digits, unit));
+      if (i > 0)
+        cells.push_back(values[0] > 0 ? fmt::format("{:+.1f} %", (values[i] / values[0] - 1) * 100) : "");
+    }
   };
-  row("bytes across nodes", static_cast<double>(before.cross_node_bytes()) / 1e6,
-      static_cast<double>(after.cross_node_bytes()) / 1e6, "MB", 2);
-  row("bytes inside nodes", static_cast<double>(before.intra_node_bytes()) / 1e6,
-      static_cast<double>(after.intra_node_bytes()) / 1e6, "MB", 2);
-  row("load deviation", before.load_deviation * 100, after.load_deviation * 100, "%", 1);
-  row("all-to-all, critical path", before.all_to_all_s, after.all_to_all_s, "s", 2);
-  row("idle, critical path", before.idle_s, after.idle_s, "s", 2);
-  row("wall time*", runs.vanilla.record.wall_s(), runs.grace.record.wall_s(), "s", 2);
-  table.rows.push_back({"same text", "", runs.same_text() ? "yes" : "NO", ""});
+  const auto megabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  row("bytes across nodes",
+      {megabytes(before.cross_node_bytes()), megabytes(after.cross_node_bytes()),
+       megabytes(joint.cross_node_bytes())},
+      "MB", 2);
+  row("bytes inside nodes",
+      {megabytes(before.intra_node_bytes()), megabytes(after.intra_node_bytes()),
+       megabytes(joint.intra_node_bytes())},
+      "MB", 2);
+  row("load deviation", {before.load_deviation * 100, after.load_deviation * 100, joint.load_deviation * 100},
+      "%", 1);
+  row("all-to-all, critical path", {before.all_to_all_s, after.all_to_all_s, joint.all_to_all_s}, "s", 2);
+  row("idle, critical path", {before.idle_s, after.idle_s, joint.idle_s}, "s", 2);
+  row("wall time*", {runs.vanilla.record.wall_s(), runs.grace.record.wall_s(), runs.joint.record.wall_s()},
+      "s", 2);
+  const auto same = [&](const RecordedRun& run) {
+    return run.outputs == runs.vanilla.outputs ? "yes" : "NO";
+  };
+  table.rows.push_back({"same text", "", same(runs.grace), "", same(runs.joint), ""});
   return table;
 }
 
 std::string footnote(const Job& job) {
   return fmt::format(
-      "* {} ranks share {} cores: not a speed figure; the times above it suffer from that too.",
+      "* {} ranks share {} cores: not a speed figure; the times above it suffer from that too.\n"
+      "joint-slow holds at most as many copies on a device as grace's fullest holds in that layer.",
       job.cluster.num_devices(), std::thread::hardware_concurrency());
 }
 
@@ -182,15 +201,15 @@ struct Story {
   const Plan& plan;
   const Trace& trace;
   const std::vector<Kind>& kinds;
-  const Both& runs;
+  const Runs& runs;
 };
 
 Status write_page(const std::string& path, const Story& story, const std::vector<LayerFigures>& figures) {
   report::Page page;
   page.title = "Grouped experts, nearer tokens";
   page.summary = fmt::format(
-      "{} on {}: the same prompts as plain expert parallelism (vanilla) and by a plan learned from a profile "
-      "(grace).\n"
+      "{} on {}: the same prompts as plain expert parallelism (vanilla) and by plans learned from a profile "
+      "(grace, joint-slow).\n"
       "Bytes across nodes fell by {:.1f} %; the text is {}.\n{}",
       story.job.config.name, story.job.cluster.name, fall_of_cross_bytes(story.runs) * 100,
       story.runs.same_text() ? "the same" : "NOT the same", footnote(story.job));
@@ -198,8 +217,8 @@ Status write_page(const std::string& path, const Story& story, const std::vector
                  kinds_table(story.kinds)};
   GRACE_TRY(add_plan_pictures(page, story.trace, story.plan, story.job.cluster, story.job.dispatch,
                               story.kinds.back().stats));
-  page.timelines = {layer_timeline(story.runs.vanilla.record, 0, 0),
-                    layer_timeline(story.runs.grace.record, 0, 0)};
+  for (const RecordedRun* run : {&story.runs.vanilla, &story.runs.grace, &story.runs.joint})
+    page.timelines.push_back(layer_timeline(run->record, 0, 0));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
@@ -215,6 +234,7 @@ Status tell(const Flags& flags, const Story& story) {
     const LayerFigures mean = mean_of(figures);
     print_json({{"vanilla", json_of(story.runs.vanilla.record)},
                 {"grace", json_of(story.runs.grace.record)},
+                {"joint", json_of(story.runs.joint.record)},
                 {"same_text", story.runs.same_text()},
                 {"cross_node_bytes_fell_by", fall},
                 {"affinity_kept", mean.kept_on_device},
@@ -230,6 +250,23 @@ Status tell(const Flags& flags, const Story& story) {
                     fall * 100, story.runs.same_text() ? "the same" : "NOT the same"));
   if (!flags.html.empty()) print(fmt::format("Report: {}\n", flags.html));
   return {};
+}
+
+struct Plans {
+  Plan grace, joint;
+};
+
+// joint within grace's own slots, searched briefly: a second or two.
+Result<Plans> plans_of(const Trace& trace, const Job& job, ThreadPool& pool) {
+  Plans plans;
+  PlanOptions options;
+  options.seed = job.seed;
+  plans.grace = GRACE_TRY(make_plan(trace, job.cluster, options, pool)).plan;
+  options.strategy = "joint-slow";
+  options.slots = fullest_devices(plans.grace);
+  options.effort = 0.2;
+  plans.joint = GRACE_TRY(make_plan(trace, job.cluster, options, pool)).plan;
+  return plans;
 }
 
 Result<int> demo(const Flags& flags, const Context& context) {
@@ -255,25 +292,23 @@ Result<int> demo(const Flags& flags, const Context& context) {
   const Trace trace = GRACE_TRY(profile_all(ranks, job, kinds));
   count_kinds(trace, kinds, pool);
   stages.done(fmt::format("profiled {} tokens in {} sequences", trace.num_tokens(), trace.num_sequences()));
-  PlanOptions options;
-  options.seed = flags.engine.seed;
-  const Plan plan = GRACE_TRY(make_plan(trace, job.cluster, options, pool)).plan;
+  const Plans plans = GRACE_TRY(plans_of(trace, job, pool));
   stages.done(
       fmt::format("planned {} devices in {} nodes", job.cluster.num_devices(), job.cluster.num_nodes()));
   GenerateOptions generate;
   generate.max_new_tokens = flags.max_new_tokens;
   generate.ignore_eos = true;
-  Both runs;
-  for (const bool planned : {false, true}) {
-    Progress progress(planned ? "grace" : "vanilla");
+  Runs runs;
+  for (const auto& [plan, run] : {std::pair{&job.plan, &runs.vanilla}, std::pair{&plans.grace, &runs.grace},
+                                  std::pair{&plans.joint, &runs.joint}}) {
+    Progress progress(plan->strategy);
     std::function<void(std::int64_t, std::int64_t)> report;
     if (speaks) report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
-    (planned ? runs.grace : runs.vanilla) =
-        GRACE_TRY(run_recorded(ranks, job, planned ? plan : job.plan, prompts, generate, report));
+    *run = GRACE_TRY(run_recorded(ranks, job, *plan, prompts, generate, report));
     stages.done(fmt::format("ran {} prompts x {} new tokens over {} ranks: {}", prompts.size(),
-                            flags.max_new_tokens, job.cluster.num_devices(), planned ? "grace" : "vanilla"));
+                            flags.max_new_tokens, job.cluster.num_devices(), plan->strategy));
   }
-  if (speaks) GRACE_TRY(tell(flags, {job, plan, trace, kinds, runs}));
+  if (speaks) GRACE_TRY(tell(flags, {job, plans.grace, trace, kinds, runs}));
   return runs.same_text() ? 0 : 1;
 }
 
