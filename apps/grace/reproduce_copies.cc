@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <string_view>
 
 #include "grace/planner/budget.h"
 #include "grace/replication/replication.h"
+#include "reproduce_claims.h"
 #include "reproduce_holdout.h"
 #include "reproduce_tables.h"
 
@@ -29,6 +29,7 @@ double fullest_in(const LayerPlan& layer) {
 
 constexpr std::array kCopyWhatColumns = {
     Column{"copies_per_layer", "copies", 1, 1, false},
+    Column{"same_experts", "same experts [%]", 100, 0, false},
     Column{"remote_nodes_per_token", "x", 1, 3},
     Column{"forwards_per_token", "y", 1, 3},
     Column{"load_max_over_mean", "max/mean", 1, 3},
@@ -52,6 +53,36 @@ ReplicationRule rule_like_dynamic(const LayerStats& stats, const Cluster& cluste
   return rule;
 }
 
+std::vector<bool> copied_in(const LayerPlan& layer, int num_experts) {
+  std::vector<bool> copied(static_cast<std::size_t>(num_experts), false);
+  for (const std::vector<ExpertId>& replicas : layer.replicas_of_device)
+    for (const ExpertId e : replicas) copied[e.idx()] = true;
+  return copied;
+}
+
+// Of the experts that `layer` copies, the share that `other` copies too; 1 where none is copied.
+double share_copied_in_both(const LayerPlan& layer, const LayerPlan& other, int num_experts) {
+  const std::vector<bool> mine = copied_in(layer, num_experts);
+  const std::vector<bool> theirs = copied_in(other, num_experts);
+  double both = 0;
+  double all = 0;
+  for (std::size_t e = 0; e < mine.size(); ++e) {
+    all += mine[e] ? 1 : 0;
+    both += mine[e] && theirs[e] ? 1 : 0;
+  }
+  return all > 0 ? both / all : 1;
+}
+
+// That share for as many experts drawn at random from the group they are in.
+double share_by_chance(const LayerPlan& layer, int num_experts) {
+  const std::vector<bool> copied = copied_in(layer, num_experts);
+  const auto count = static_cast<double>(std::ranges::count(copied, true));
+  for (const std::vector<ExpertId>& group : layer.primaries_of_device)
+    if (std::ranges::any_of(group, [&](ExpertId e) { return copied[e.idx()]; }))
+      return count / static_cast<double>(group.size());
+  return 1;
+}
+
 struct Copying {
   const char* name;
   bool copies;
@@ -66,6 +97,17 @@ constexpr std::array kCopyings = {
     Copying{"most collaborating, TAR", true, HotBy::kCollaboration, "tar"},
 };
 
+void add_overlap(std::span<const LayerPlan> layers, std::span<const LayerPlan> activated,
+                 const Subject& subject, Row& row) {
+  const int num_experts = subject.trace.num_experts;
+  row.add("same_experts", mean_over_layers(layers, [&](std::size_t m, const LayerPlan& layer) {
+            return share_copied_in_both(layer, activated[m], num_experts);
+          }));
+  row.add("by_chance", mean_over_layers(layers, [&](std::size_t, const LayerPlan& layer) {
+            return share_by_chance(layer, num_experts);
+          }));
+}
+
 }  // namespace
 
 Result<ReproducedTable> copy_what_table(const Subject& subject, const Measure& measure) {
@@ -73,6 +115,7 @@ Result<ReproducedTable> copy_what_table(const Subject& subject, const Measure& m
   const OnSplit on_split = [&](const Holdout& holdout) -> Status {
     const std::vector<TwoLevels> levels = levels_of(holdout, measure, NodeSizes::kFree);
     const std::vector<LayerPlan> bare = grouped(holdout, measure, levels, kPublishedR);
+    std::vector<LayerPlan> activated;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Copying& how = kCopyings[i];
       rows[i].name = how.name;
@@ -85,26 +128,20 @@ Result<ReproducedTable> copy_what_table(const Subject& subject, const Measure& m
       rows[i].add("copies_per_layer", mean_over_layers(layers, [](std::size_t, const LayerPlan& layer) {
                     return copies_in(layer);
                   }));
+      if (how.copies && activated.empty()) activated = layers;
+      if (how.hot_by == HotBy::kCollaboration) add_overlap(layers, activated, subject, rows[i]);
       const Plan plan = plan_of(subject, measure, std::move(layers), how.routing);
       rows[i].add(GRACE_TRY(judged_at(plan, subject, holdout, measure, measure.batch)), subject.sizes);
     }
     return {};
   };
   GRACE_TRY(for_each_split("copy-what", subject, measure, on_split));
-  const std::vector<Claim> claims = {
-      {"copying the most activated helps: max/mean against no copies, WRR", "less", -1,
-       change_of(rows[1], rows[0], "load_max_over_mean")},
-      {"copying the most collaborating does not: max/mean against the most activated, WRR", "more", 1,
-       change_of(rows[2], rows[1], "load_max_over_mean")},
-      {"the same, layer time, WRR", "more", 1, change_of(rows[2], rows[1], "layer_time")},
-      {"the same, max/mean, TAR", "more", 1, change_of(rows[4], rows[3], "load_max_over_mean")},
-      {"the same, layer time, TAR", "more", 1, change_of(rows[4], rows[3], "layer_time")},
-  };
+  const std::vector<Claim> claims = copy_what_claims(rows);
   return reproduced(
       "copy-what", subject.name,
       table_of(fmt::format("What to copy, HG with r 0.15 and as many copies as DR makes, {}", subject.name),
                "copied", rows, kCopyWhatColumns),
-      rows, claims, {});
+      rows, claims, copy_what_notes(rows, claims));
 }
 
 namespace {
@@ -143,6 +180,16 @@ void copy_everything(const LayerStats& stats, LayerPlan& layer) {
   const double even = std::accumulate(layer.predicted_load.begin(), layer.predicted_load.end(), 0.0) /
                       static_cast<double>(layer.predicted_load.size());
   std::ranges::fill(layer.predicted_load, even);
+}
+
+// Load over the mean of the second heaviest device once the heaviest group is on all devices and served at
+// home.
+double overshoot_of(std::span<const LayerPlan> bare, const Holdout& holdout) {
+  return mean_over_layers(bare, [&](std::size_t m, const LayerPlan& layer) {
+    const std::vector<double> shares = shares_of(holdout.judged_stats[m], layer.primaries_of_device);
+    const auto devices = static_cast<double>(shares.size());
+    return shares.size() < 2 ? 1.0 : (shares[1] + shares[0] / devices) * devices;
+  });
 }
 
 Status add_copies(std::vector<LayerPlan> layers, const Subject& subject, const Holdout& holdout,
@@ -186,34 +233,20 @@ Result<ReproducedTable> copies_table(const Subject& subject, const Measure& meas
       rows[i].name = i == counts.size()         ? "every expert everywhere"
                      : counts[i] == num_experts ? "all of the heaviest group"
                                                 : fmt::format("{} of the heaviest group", counts[i]);
+      rows[i].add("overshoot", overshoot_of(bare, holdout));
       GRACE_TRY(add_copies(std::move(layers), subject, holdout, measure, rows[i]));
     }
     return {};
   };
   GRACE_TRY(for_each_split("copies", subject, measure, on_split));
-  std::vector<Claim> claims;
-  const auto best_by = [&](const char* figure) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < rows.size(); ++i)
-      if (rows[i].mean(figure) < rows[best].mean(figure)) best = i;
-    return best;
-  };
-  for (const char* figure : {"layer_time", "decode_layer_time"}) {
-    const std::size_t best = best_by(figure);
-    const char* where = std::string_view(figure) == "layer_time" ? "" : "at the decode batch, ";
-    claims.push_back({fmt::format("too many copies harm: {}the last row's layer time against the best ({})",
-                                  where, rows[best].name),
-                      "more", 1, change_of(rows.back(), rows[best], figure)});
-    claims.push_back({fmt::format("the same, max/mean"), "-", 0,
-                      change_of(rows.back(), rows[best],
-                                *where == 0 ? "load_max_over_mean" : "decode_load_max_over_mean")});
-  }
+  const std::span<const Row> of_group = std::span(rows).first(counts.size());
+  const Row* everything = with_everything ? &rows.back() : nullptr;
   return reproduced("copies", subject.name,
                     table_of(fmt::format("Copies of the heaviest group's hottest experts on every device, "
                                          "batches of {} and of {} tokens, {}",
                                          measure.batch, kDecodeBatch, subject.name),
                              "copied", rows, kCopiesColumns),
-                    rows, claims, {});
+                    rows, copies_claims(of_group, everything), copies_notes(of_group, everything));
 }
 
 }  // namespace grace::app

@@ -10,13 +10,12 @@
 #include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
 #include "grace/replication/replication.h"
+#include "reproduce_claims.h"
 #include "reproduce_holdout.h"
 #include "reproduce_tables.h"
 
 namespace grace::app {
 namespace {
-
-using Groups = std::vector<std::vector<ExpertId>>;  // [D][...]
 
 double affinity_in(const LayerStats& stats, const LayerPlan& layer) {
   std::vector<int> group_of_expert(static_cast<std::size_t>(stats.num_experts), 0);
@@ -86,21 +85,13 @@ Result<ReproducedTable> size_bound_table(const Subject& subject, const Measure& 
     return add_bounds(subject, holdout, measure, rows, knees);
   };
   GRACE_TRY(for_each_split("size-bound", subject, measure, on_split));
-  const Row& tight = rows[1];
-  const Row& loose = rows.back();
-  const std::vector<Claim> claims = {
-      {"the looser the bound, the less traffic: free against r = 0, across nodes", "less", -1,
-       change_of(loose, tight, "bytes_cross_node")},
-      {"the same, inside nodes", "less", -1, change_of(loose, tight, "bytes_intra_node")},
-      {"the looser the bound, the worse the balance: max/mean", "more", 1,
-       change_of(loose, tight, "load_max_over_mean")},
-  };
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (knees[i] > 0) rows[i].name += fmt::format(" (knee of {} in {})", knees[i], measure.splits);
+  const std::vector<Claim> claims = size_bound_claims(rows);
   return reproduced(
       "size-bound", subject.name,
       table_of(fmt::format("Size bound r, no copies, {}", subject.name), "r", rows, kSizeBoundColumns), rows,
-      claims, {});
+      claims, size_bound_notes(rows));
 }
 
 namespace {
@@ -113,21 +104,6 @@ constexpr std::array kBusiestColumns = {
     Column{"load_std", "load deviation", 1, 3},
     Column{"devices_per_token", "devices a token", 1, 2},
 };
-
-// Shares of the assignments by device, descending.
-std::vector<double> shares_of(const LayerStats& stats, const Groups& groups) {
-  std::vector<double> shares;
-  double total = 0;
-  for (const std::vector<ExpertId>& group : groups) {
-    std::int64_t load = 0;
-    for (const ExpertId e : group) load += stats.load[e.idx()];
-    total += static_cast<double>(load);
-    shares.push_back(static_cast<double>(load));
-  }
-  for (double& share : shares) share = total > 0 ? share / total : 1 / static_cast<double>(shares.size());
-  std::ranges::sort(shares, std::greater<>());
-  return shares;
-}
 
 Status add_shares(const Plan& plan, const Subject& subject, const Holdout& holdout, const Measure& measure,
                   Row& row) {

@@ -1,6 +1,8 @@
 #include "reproduce_holdout.h"
 
+#include <algorithm>
 #include <array>
+#include <functional>
 
 #include "grace/replication/replication.h"
 #include "progress.h"
@@ -70,6 +72,20 @@ Result<Figures> judged_at(const Plan& plan, const Subject& subject, const Holdou
   options.sizes = subject.sizes;
   return grace::mean_of(
       GRACE_TRY(judge(plan, subject.trace, holdout.judged, measure.cluster, options, measure.pool)));
+}
+
+std::vector<double> shares_of(const LayerStats& stats, const Groups& groups) {
+  std::vector<double> shares;
+  double total = 0;
+  for (const std::vector<ExpertId>& group : groups) {
+    std::int64_t load = 0;
+    for (const ExpertId e : group) load += stats.load[e.idx()];
+    total += static_cast<double>(load);
+    shares.push_back(static_cast<double>(load));
+  }
+  for (double& share : shares) share = total > 0 ? share / total : 1 / static_cast<double>(shares.size());
+  std::ranges::sort(shares, std::greater<>());
+  return shares;
 }
 
 }  // namespace grace::app

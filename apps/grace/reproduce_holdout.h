@@ -42,6 +42,10 @@ Plan plan_of(const Subject& subject, const Measure& measure, std::vector<LayerPl
 Result<Figures> judged_at(const Plan& plan, const Subject& subject, const Holdout& holdout,
                           const Measure& measure, std::int64_t batch);
 
+using Groups = std::vector<std::vector<ExpertId>>;  // [D][...]
+// Shares of a layer's assignments by device, descending; even where there are none.
+std::vector<double> shares_of(const LayerStats& stats, const Groups& groups);
+
 // Mean over layers of a figure of a layer's plan on the judged tokens.
 template <typename Figure>
 double mean_over_layers(std::span<const LayerPlan> layers, const Figure& figure) {

@@ -110,8 +110,10 @@ report::Table claims_table(std::span<const Claim> claims) {
   for (const Claim& claim : claims) {
     std::string ours = "-";
     const double deviation = deviation_of(claim.ours);
-    if (!claim.ours.empty() && claim.unit == Claim::Unit::kPercent) {
-      ours = fmt::format("{:+.1f} %", 100 * claim.mean());
+    if (!claim.ours.empty() && claim.unit != Claim::Unit::kTimes) {
+      const bool is_share = claim.unit == Claim::Unit::kShare;
+      ours = is_share ? fmt::format("{:.1f} %", 100 * claim.mean())
+                      : fmt::format("{:+.1f} %", 100 * claim.mean());
       if (deviation > 0) ours += fmt::format(" ±{:.1f}", 100 * deviation);
     } else if (!claim.ours.empty()) {
       ours = fmt::format("{:.2f} x", claim.mean());

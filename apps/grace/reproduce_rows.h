@@ -43,7 +43,7 @@ std::vector<double> change_of(const Row& row, const Row& base, const std::string
 
 // What was published, and the same measured here.
 struct Claim {
-  enum class Unit { kPercent, kTimes };
+  enum class Unit { kPercent, kShare, kTimes };
   std::string what;
   std::string published;     // as it was printed
   int direction = 0;         // of the published figure from `neutral`; 0: none is claimed
