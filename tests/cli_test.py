@@ -233,6 +233,78 @@ class Synthesizing(CommandLine):
         self.refuses("synthesize", *self.SMALL, saying="--out")
 
 
+class Reproducing(CommandLine):
+    """Small made-up traces in the shape of a model whose sizes are known."""
+
+    def traces(self, count: int) -> list:
+        arguments = []
+        for seed in range(count):
+            path = self.path(f"t{seed}.trace")
+            self.succeeds("synthesize", "--out", path, "--shape", "demo", "--tokens", 2000, "--sequence-length", 50, "--seed", seed)
+            arguments += ["--trace", path]
+        return arguments
+
+    def tables(self, *arguments) -> dict:
+        made = json.loads(self.succeeds("reproduce", "--splits", 2, "--batch", 256, "--json", *arguments))
+        self.assertEqual(made["seed"], 0)
+        return {table["name"]: table for table in made["tables"]}
+
+    def test_puts_claims_beside_what_it_measures(self):
+        names = ("configurations", "size-bound", "busiest", "copy-what", "copies")
+        tables = self.tables(*self.traces(1), "--table", ",".join(names))
+        self.assertEqual(tuple(tables), names)
+        for table in tables.values():
+            self.assertLessEqual({"name", "trace", "rows", "claims", "notes"}, set(table))
+            for row in table["rows"]:
+                self.assertLessEqual({"name", "layer_time", "load_max_over_mean", "spread"}, set(row))
+                self.assertGreater(row["layer_time"], 0)
+            for claim in table["claims"]:
+                self.assertEqual(set(claim), {"what", "published", "here", "spread", "direction"})
+                self.assertIn(claim["direction"], ("same", "opposite", "no clear change", "not here", "-"))
+        self.assertEqual(len(tables["configurations"]["rows"]), 13)
+        bounds = {row["name"].split(" (")[0]: row for row in tables["size-bound"]["rows"]}
+        self.assertEqual(len(bounds), 13)
+        self.assertEqual(bounds["0.00"]["remote_nodes_per_token"], bounds["free"]["remote_nodes_per_token"])
+        for row in tables["busiest"]["rows"]:
+            self.assertTrue(0.25 <= row["busiest_device"] <= row["busiest_half"] <= 1, row)
+        copied = tables["copy-what"]["rows"]
+        self.assertEqual({row["copies_per_layer"] for row in copied[1:]}, {copied[1]["copies_per_layer"]})
+        copies = tables["copies"]["rows"]
+        self.assertEqual((copies[0]["copies_per_layer"], copies[-1]["copies_per_layer"]), (0, 3 * 64))
+        self.assertEqual(copies[-1]["remote_nodes_per_token"], 0)
+
+    def test_lets_traces_serve_each_other(self):
+        matrix = self.tables(*self.traces(3), "--table", "transfer")["transfer"]
+        self.assertEqual([one["name"] for one in matrix["rows"]], ["grace", "joint"])
+        self.assertEqual([len(row["served"]) for row in matrix["rows"][0]["matrix"]], [3] * 4)
+        self.assertIn("4.52", matrix["claims"][0]["published"])
+
+    def test_is_the_same_at_any_number_of_threads(self):
+        made = [self.succeeds("reproduce", *self.traces(1), "--table", "busiest,copies", "--splits", 1, "--threads", n) for n in (1, 3)]
+        self.assertEqual(*made)
+
+    def test_writes_a_section_and_a_page(self):
+        section, page = self.path("b.md"), self.path("p.html")
+        self.succeeds("reproduce", *self.traces(1), "--table", "busiest", "--splits", 1, "--section", "claims", "--write", section, "--html", page)
+        self.assertIn("<!-- section claims -->", section.read_text())
+        self.assertIn("busiest half", page.read_text())
+
+    def test_refuses_what_it_cannot_reproduce(self):
+        trace = self.traces(1)
+        self.refuses("reproduce", *trace, "--table", "dance", saying="'dance' is not one of configurations")
+        self.refuses("reproduce", *trace, "--table", "transfer", saying="1 traces")
+        self.refuses("reproduce", *trace, "--cluster", "9q9", saying="9q9")
+        self.refuses("reproduce", *trace, "--splits", 0, saying="0 is outside [1, 1000]")
+        self.refuses("reproduce", *trace, "--batch", 0, saying="0 is less than 1")
+        self.refuses("reproduce", *trace, "--effort", 0, saying="0 is outside (0, 1000]")
+        self.refuses("reproduce", *trace, "--threads", 2000, saying="2000 is outside [1, 1024]")
+        self.refuses("reproduce", *trace, "--section", "x", saying="--write")
+        self.refuses("reproduce", *trace, "--shape", "mixtral-8x7b", saying="experts")
+        single = self.path("single.trace")
+        self.succeeds("synthesize", "--out", single, "--shape", "demo", "--tokens", 50, "--sequence-length", 50)
+        self.refuses("reproduce", "--trace", single, saying="at least 2")
+
+
 class Calibrating(CommandLine):
     """Quick and rough: what is measured is not judged here, only that it is there and can be used."""
 
