@@ -158,7 +158,8 @@ std::vector<std::string> notes_of(std::span<const Row> rows, std::span<const Cla
   const auto same_figures = [&](const char* a, const char* b) {
     return row_named(rows, a).values == row_named(rows, b).values;
   };
-  if (same_figures("HG+FR+WRR + HSC", "HG+DR+WRR + HSC"))
+  const bool has_copies = row_named(rows, "HG+DR+WRR + HSC").mean("copies_per_layer") > 0;
+  if (has_copies && same_figures("HG+FR+WRR + HSC", "HG+DR+WRR + HSC"))
     notes.push_back(
         fmt::format("FR and DR are the same plans here: the heaviest group has {:.2f} times the mean (HG's "
                     "max/mean), and "
@@ -187,6 +188,23 @@ std::vector<std::string> notes_of(std::span<const Row> rows, std::span<const Cla
         percent(rows, "HG+DR+TAR + HSC", "HG+DR+WRR + HSC", "bytes_cross_node"),
         percent(rows, "HG+DR+TAR + HSC", "HG+DR+WRR + HSC", "bytes_intra_node")));
   return notes;
+}
+
+// What a plan from all traces together costs, beside the worst of the plans from one.
+std::string mixed_note(const Transfer& transfer) {
+  const std::size_t count = transfer.value.front().size();
+  double worst = 0;
+  double mixed = 0;
+  for (std::size_t j = 0; j < count; ++j) {
+    const double own = transfer.value[j][j].mean;
+    for (std::size_t i = 0; i < count; ++i) worst = std::max(worst, transfer.value[i][j].mean / own - 1);
+    mixed = std::max(mixed, transfer.value[count][j].mean / own - 1);
+  }
+  return fmt::format(
+      "{}: a plan from one of these texts costs another at most {:+.1f} %, a plan from all of them together "
+      "at "
+      "most {:+.1f} %.",
+      transfer.contender, 100 * worst, 100 * mixed);
 }
 
 }  // namespace
@@ -238,8 +256,10 @@ Result<ReproducedTable> transfer_table(std::span<const Subject> subjects, const 
                       Claim::Unit::kPercent,
                       0});
   }
-  out.blocks.push_back({claims_table(claims), {}});
+  std::vector<std::string> notes = {mixed_note(transfers.front())};
   out.json["claims"] = json_of(claims);
+  out.json["notes"] = notes;
+  out.blocks.push_back({claims_table(claims), std::move(notes)});
   return out;
 }
 

@@ -164,7 +164,8 @@ constexpr std::array kCopiesColumns = {
 // 0, 1, 2, 4, .. below the largest group, then that: all of every heavy group.
 std::vector<int> hot_counts(int num_experts, int num_devices) {
   std::vector<int> counts = {0};
-  for (int count = 1; count < 2 * num_experts / std::max(1, num_devices); count *= 2) counts.push_back(count);
+  for (int count = 1; count < std::min(num_experts, 2 * num_experts / num_devices); count *= 2)
+    counts.push_back(count);
   counts.push_back(num_experts);
   return counts;
 }
