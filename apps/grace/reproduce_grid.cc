@@ -163,9 +163,7 @@ std::string share_note(std::span<const Claim> claims) {
       "All-to-all of the whole over all-to-all of a MoE layer is the MoE layers' part of the whole: {:.0f} % "
       "here, about {:.0f} % by the published shares. Here attention and dense layers cost their arithmetic "
       "and "
-      "memory traffic alone, at half of a device's peak, and a vector per (token, expert) the wire's full "
-      "rate; "
-      "launches, kernels below that rate and the host's time are in theirs.",
+      "memory traffic alone, at half of a device's peak; whatever else a real pass spends is not counted.",
       of_layer > 0 ? 100 * of_whole / of_layer : 0.0, 100 * 0.40 / 0.70);
 }
 
