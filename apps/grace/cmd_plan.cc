@@ -9,6 +9,7 @@
 #include "analysis.h"
 #include "context.h"
 #include "grace/planner/budget.h"
+#include "grace/planner/certify.h"
 #include "grace/planner/planner.h"
 #include "shape_option.h"
 
@@ -44,6 +45,7 @@ Result<PlanOptions> options_of(const Flags& flags, const Trace& trace, const Clu
   options.objective.batch = flags.batch;
   options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, trace));
   if (flags.slots.empty()) return options;
+  if (flags.memory != 0) return invalid_input("--slots and --memory: one budget, not two");
   const std::vector<SlotsSpec> specs = GRACE_TRY(parse_slots(flags.slots));
   if (specs.size() > 1)
     return invalid_input(fmt::format("--slots: {} budgets; a plan has one", specs.size()));
@@ -73,6 +75,33 @@ report::Table own_words(const Plan& plan) {
   return table;
 }
 
+// The certificate becomes part of what the plan says of itself.
+void add_worth(const PlanWorth& worth, Plan& plan) {
+  std::string name(name_of(worth.aim));
+  std::ranges::replace(name, '-', '_');
+  plan.figures[name + "_choose"] = worth.value;
+  plan.figures[name + "_of_default_placement_choose"] = worth.default_value;
+  plan.figures["routing_bound_choose"] = worth.bounds.routing_bound;
+  plan.figures["routing_gap_choose"] = worth.bounds.gap();
+  plan.figures["placement_bound_choose"] = worth.bounds.placement_bound;
+  plan.figures["load_max_over_mean_choose"] = worth.bounds.max_over_mean;
+  plan.figures["least_load_max_over_mean_choose"] = worth.bounds.least_max_over_mean;
+}
+
+std::string sentence_of(const PlanWorth& worth) {
+  if (!worth.worth_it())
+    return fmt::format(
+        "Not worth it: on tokens kept apart the default placement is within noise ({} {:.4g} against "
+        "{:.4g}).\n",
+        name_of(worth.aim), worth.default_value, worth.value);
+  return fmt::format(
+      "On tokens kept apart {:.1f} % less {} than the default placement ({:.4g} against {:.4g}); no routing "
+      "over these "
+      "copies could be more than {:.1f} % better.\n",
+      100 * (1 - worth.value / worth.default_value), name_of(worth.aim), worth.value, worth.default_value,
+      100 * (1 - worth.bounds.routing_bound / worth.bounds.routed));
+}
+
 Result<int> plan(const Flags& flags) {
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
   if (flags.threads < 0 || flags.threads > 1024)
@@ -82,7 +111,10 @@ Result<int> plan(const Flags& flags) {
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
   const PlanOptions options = GRACE_TRY(options_of(flags, trace, cluster, pool));
-  const PlanResult made = GRACE_TRY(make_plan(trace, cluster, options, pool));
+  PlanResult made = GRACE_TRY(make_plan(trace, cluster, options, pool));
+  const Aim aim = flags.strategy == "joint-fast" ? Aim::kJudgeFast : Aim::kJudgeSlow;
+  const PlanWorth worth = GRACE_TRY(worth_of(made.plan, trace, cluster, aim, flags.batch, flags.seed, pool));
+  add_worth(worth, made.plan);
   GRACE_TRY(write_plan(flags.out, made.plan));
   const std::vector<LayerStats> stats = count_layers(trace, pool);
   const std::vector<LayerFigures> figures = figures_of(made.plan, stats, flags.seed);
@@ -102,6 +134,7 @@ Result<int> plan(const Flags& flags) {
   }
   print(report::terminal_table(table_of(made.plan, figures)) + "\n");
   print(report::terminal_table(own_words(made.plan)));
+  print(sentence_of(worth));
   print(fmt::format("{}: written\n", flags.out));
   return 0;
 }

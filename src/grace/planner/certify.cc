@@ -1,9 +1,11 @@
 #include "grace/planner/certify.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "grace/base/check.h"
 #include "grace/planner/joint/bounds.h"
+#include "grace/planner/planner.h"
 
 namespace grace {
 namespace {
@@ -90,6 +92,30 @@ Result<Certificate> certify(const Plan& plan, const Trace& trace, const JudgeTok
     mean.least_max_over_mean += certificate.least_max_over_mean / layers;
   }
   return mean;
+}
+
+Result<PlanWorth> worth_of(const Plan& plan, const Trace& trace, const Cluster& cluster, Aim aim,
+                           std::int64_t batch, std::uint64_t seed, ThreadPool& pool) {
+  const JudgeTokens tokens = judge_tokens(trace, choose_sequences(trace, seed), cluster.num_devices(), seed);
+  PlanWorth worth;
+  worth.aim = aim;
+  worth.bounds = GRACE_TRY(certify(plan, trace, tokens, cluster, aim, batch, held_slots(plan), pool));
+  JudgeOptions options;
+  options.batch = batch;
+  const std::vector<Figures> figures = GRACE_TRY(judge(plan, trace, tokens, cluster, options, pool));
+  const Plan contiguous =
+      GRACE_TRY(make_plan(trace, cluster, {.strategy = "vanilla", .seed = seed}, pool)).plan;
+  const std::vector<Figures> by_default = GRACE_TRY(judge(contiguous, trace, tokens, cluster, options, pool));
+  worth.value = value_of(mean_of(figures), aim);
+  worth.default_value = value_of(mean_of(by_default), aim);
+  const auto layers = static_cast<double>(figures.size());
+  double squares = 0;
+  for (std::size_t m = 0; m < figures.size(); ++m) {
+    const double less = value_of(by_default[m], aim) - value_of(figures[m], aim);
+    squares += (less - (worth.default_value - worth.value)) * (less - (worth.default_value - worth.value));
+  }
+  if (figures.size() > 1) worth.noise = 2 * std::sqrt(squares / (layers - 1) / layers);
+  return worth;
 }
 
 }  // namespace grace

@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -35,5 +36,20 @@ Result<Certificate> certify(const Plan& plan, const Trace& trace, const JudgeTok
 
 // [M][D] the copies that each device holds: the slots of a plan that takes what it takes.
 std::vector<std::vector<int>> held_slots(const Plan& plan);
+
+// What a plan is worth on the tokens that its search kept apart (choose_sequences), beside the default
+// placement under the same exchange.
+struct PlanWorth {
+  Aim aim = Aim::kJudgeSlow;
+  Certificate bounds;
+  double value = 0;          // the yardstick's, mean over layers
+  double default_value = 0;  // of contiguous experts without copies
+  double noise = 0;          // of the difference: twice the standard error of its mean over layers
+
+  bool worth_it() const { return default_value - value > noise; }
+};
+// aim: judge-slow or judge-fast. Errors: as judge.
+Result<PlanWorth> worth_of(const Plan& plan, const Trace& trace, const Cluster& cluster, Aim aim,
+                           std::int64_t batch, std::uint64_t seed, ThreadPool& pool);
 
 }  // namespace grace

@@ -167,9 +167,12 @@ struct PlanAndChoose {
   Trace plan;
   Trace choose;
 };
-PlanAndChoose split_for_search(const Trace& trace, std::uint64_t seed) {
+std::vector<std::vector<int>> search_parts(const Trace& trace, std::uint64_t seed) {
   constexpr std::array kShares = {0.8, 0.2};
-  const auto parts = split_sequences(trace.num_sequences(), kShares, seed);
+  return split_sequences(trace.num_sequences(), kShares, seed);
+}
+PlanAndChoose split_for_search(const Trace& trace, std::uint64_t seed) {
+  const std::vector<std::vector<int>> parts = search_parts(trace, seed);
   PlanAndChoose out{select_sequences(trace, parts[0]), select_sequences(trace, parts[1])};
   if (out.plan.num_tokens() == 0 || out.choose.num_tokens() == 0) out = {trace, trace};
   return out;
@@ -184,6 +187,15 @@ std::vector<std::size_t> layers_without_data(std::span<const LayerStats> stats) 
 }
 
 }  // namespace
+
+std::vector<int> choose_sequences(const Trace& trace, std::uint64_t seed) {
+  const PlanAndChoose parts = split_for_search(trace, seed);
+  std::vector<int> chosen = search_parts(trace, seed)[1];
+  if (parts.choose.num_tokens() < trace.num_tokens()) return chosen;
+  chosen.resize(static_cast<std::size_t>(trace.num_sequences()));
+  std::iota(chosen.begin(), chosen.end(), 0);
+  return chosen;
+}
 
 std::span<const Strategy> strategies() { return kStrategies; }
 

@@ -48,4 +48,8 @@ struct PlanResult {
 Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
                              ThreadPool& pool);
 
+// The sequences that make_plan keeps from its search to choose among results: a fifth of them, or all where
+// that fifth would be empty. Ascending.
+std::vector<int> choose_sequences(const Trace& trace, std::uint64_t seed);
+
 }  // namespace grace

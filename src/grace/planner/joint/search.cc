@@ -202,12 +202,12 @@ class Search {
 }  // namespace
 
 SearchSize search_size(double effort, std::span<const int> slots) {
-  constexpr double kProposalsPerSlot = 30;
+  constexpr double kProposalsPerSlot = 12;
   const auto total = static_cast<double>(std::accumulate(slots.begin(), slots.end(), 0));
   SearchSize size;
   size.tokens = static_cast<std::size_t>(
       std::clamp(4096 * std::sqrt(effort), 2048.0, static_cast<double>(kMostTokens)));
-  size.bitset_proposals = static_cast<std::size_t>(30'000 * effort);
+  size.bitset_proposals = static_cast<std::size_t>(20'000 * effort);
   size.proposals = static_cast<std::size_t>(kProposalsPerSlot * total * effort);
   return size;
 }
