@@ -251,7 +251,7 @@ Result<Contender> parse_contender(std::string_view name) {
 
 std::vector<std::string> default_contenders(bool sizes_known) {
   std::vector<std::string> names = {"vanilla",    "occult", "eplb",      "eplb-flat",
-                                    "eplb-cover", "grace",  "grace-knee"};
+                                    "eplb-cover", "eplb-cover-feedback", "grace",  "grace-knee"};
   if (sizes_known) names.insert(names.end(), {"joint", "joint-feedback"});
   names.insert(names.end(), {"joint-slow", "joint-slow-feedback", "joint-fast", "joint-fast-feedback"});
   return names;
