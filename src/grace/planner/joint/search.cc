@@ -203,12 +203,13 @@ class Search {
 
 SearchSize search_size(double effort, std::span<const int> slots) {
   constexpr double kProposalsPerSlot = 12;
+  constexpr double kMostProposals = 2'000;  // each costs more where there are more devices
   const auto total = static_cast<double>(std::accumulate(slots.begin(), slots.end(), 0));
   SearchSize size;
   size.tokens = static_cast<std::size_t>(
       std::clamp(4096 * std::sqrt(effort), 2048.0, static_cast<double>(kMostTokens)));
   size.bitset_proposals = static_cast<std::size_t>(20'000 * effort);
-  size.proposals = static_cast<std::size_t>(kProposalsPerSlot * total * effort);
+  size.proposals = static_cast<std::size_t>(std::min(kProposalsPerSlot * total, kMostProposals) * effort);
   return size;
 }
 
