@@ -92,6 +92,7 @@ StrategyOutput joint_for(const StrategyInput& input, Aim aim) {
   for (const std::vector<joint::LayerSolution>& layer : solutions) {
     const joint::LayerSolution& chosen = solution_of(layer, choice.start);
     output.layers.push_back(chosen.plan);
+    if (choice.policy > 0) output.layers.back().predicted_load = chosen.even_load;
     output.figures["objective_insample"] += chosen.searched / static_cast<double>(num_layers);
     if (layer.size() > 1 || start.empty()) start = chosen.start;
   }

@@ -172,10 +172,22 @@ class Search {
     keep("descended");
   }
 
+  // [D] the load of all tokens to learn from, each expert's shared evenly by its copies.
+  std::vector<double> even_loads() const {
+    std::vector<double> loads(problem_.slots.size(), 0);
+    for (std::size_t e = 0; e < problem_.stats.load.size(); ++e)
+      for (std::size_t d = 0; d < loads.size(); ++d)
+        if (state_.is_host(e, d))
+          loads[d] += static_cast<double>(problem_.stats.load[e]) / state_.copies_of(e);
+    return loads;
+  }
+
   void keep(std::string_view start) {
-    LayerSolution solution{start, plan_of(state_, weights_), state_.objective(), {}};
+    LayerSolution solution{start, plan_of(state_, weights_), even_loads(), state_.objective(), {}};
+    LayerPlan in_turns = solution.plan;
+    in_turns.predicted_load = solution.even_load;
     for (std::size_t p = 0; p < kPolicies.size(); ++p)
-      solution.chosen[p] = chooser_.value(solution.plan, kPolicies[p]);
+      solution.chosen[p] = chooser_.value(p == 0 ? solution.plan : in_turns, kPolicies[p]);
     if (solutions_.empty() || state_.value() < best_value_) {
       best_value_ = state_.value();
       best_hosts_ = state_.hosts();

@@ -41,8 +41,9 @@ inline constexpr std::array<std::string_view, 3> kPolicies = {"cover", "tar", "p
 
 struct LayerSolution {
   std::string_view
-      start;  // where it came from: single, greedy, mirror, packed, balanced, polished, descended
-  LayerPlan plan;
+      start;       // where it came from: single, greedy, mirror, packed, balanced, polished, descended
+  LayerPlan plan;  // predicted loads: as routed by cover
+  std::vector<double> even_load;  // [D] predicted loads where an expert's copies take turns
   double searched = 0;  // the objective on the sample, routed by cover, in the objective's unit per token
   std::array<double, kPolicies.size()> chosen{};  // the aim's value on the choose tokens, by policy
 };
