@@ -222,7 +222,7 @@ class Small {
       least_dearer = sum;
       least = i;
     }
-    if (least_dearer >= token_.device_cost) return false;
+    if (least_dearer >= std::max(1, token_.device_cost)) return false;  // as above
     const Lanes closed = device_ == splat(token_.opened[least]);
     device_ = closed ? other : device_;
     current_ = closed ? other_price : current_;

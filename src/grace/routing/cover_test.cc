@@ -196,5 +196,30 @@ TEST(AFeedbackOfLoads, EvensOutASkewedBatch) {
   EXPECT_LT(with, 1.15);
 }
 
+// The way through registers, for at most eight devices and experts, against the general one.
+TEST(Cover, RoutesFewDevicesAndExpertsAsItRoutesMany) {
+  const std::vector<std::vector<std::size_t>> shapes{{8}, {4, 4}, {2, 2, 2}, {1, 3}, {1, 1, 1, 1, 1, 1, 1},
+                                                     {1}};
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const Cluster cluster = cluster_of(shapes[rng.below(shapes.size())]);
+    const int num_experts = 8 + static_cast<int>(rng.below(24));
+    Problem problem(cluster, num_experts, random_costs(rng, cluster.num_devices()), rng);
+    for (int t = 0; t < 40; ++t) {
+      const auto experts = draw(rng, num_experts, 1 + rng.below(8));
+      const std::size_t source = rng.below(static_cast<std::uint64_t>(cluster.num_devices()));
+      std::vector<std::int32_t> fast(experts.size()), general(experts.size());
+      problem.cover.set_always_general(false);
+      const Cover::Visit by_fast = problem.cover.route(experts, source, fast.data());
+      problem.cover.set_always_general(true);
+      const Cover::Visit by_general = problem.cover.route(experts, source, general.data());
+      EXPECT_EQ(fast, general);
+      EXPECT_EQ(by_fast.nodes, by_general.nodes);
+      EXPECT_EQ(by_fast.devices, by_general.devices);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace grace
