@@ -31,15 +31,6 @@ joint::SearchTokens tokens_of(const Trace& trace, MoeOrdinal layer, const JudgeT
   return out;
 }
 
-joint::Hosts hosts_of(const LayerPlan& layer, int num_experts) {
-  const std::size_t devices = layer.primaries_of_device.size();
-  joint::Hosts hosts(static_cast<std::size_t>(num_experts) * devices, 0);
-  for (std::size_t d = 0; d < devices; ++d)
-    for (const auto* list : {&layer.primaries_of_device[d], &layer.replicas_of_device[d]})
-      for (const ExpertId e : *list) hosts[e.idx() * devices + d] = 1;
-  return hosts;
-}
-
 }  // namespace
 
 std::vector<std::vector<int>> held_slots(const Plan& plan) {
@@ -73,7 +64,7 @@ Result<Certificate> certify(const Plan& plan, const Trace& trace, const JudgeTok
     certificate.max_over_mean = figures[m].load_max_over_mean;
     if (layer_tokens.size() == 0) return;
     const joint::Weights weights = joint::weights_of(objective, cluster, layer_tokens);
-    const joint::Hosts hosts = hosts_of(plan.layers[m], plan.num_experts);
+    const joint::Hosts hosts = joint::hosts_of(plan.layers[m], plan.num_experts);
     certificate.routing_bound =
         joint::routing_bound(cluster, layer_tokens, weights, hosts, plan.layers[m].cover.price).value;
     certificate.placement_bound = joint::placement_bound(cluster, layer_tokens, weights, slots[m]).value;

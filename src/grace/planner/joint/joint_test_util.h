@@ -111,15 +111,6 @@ inline LayerPlan layer_of(const Hosts& hosts, std::size_t devices, const CoverCo
   return layer;
 }
 
-inline Hosts hosts_of(const LayerPlan& layer, int num_experts) {
-  const std::size_t devices = layer.primaries_of_device.size();
-  Hosts hosts(static_cast<std::size_t>(num_experts) * devices, 0);
-  for (std::size_t d = 0; d < devices; ++d)
-    for (const auto* list : {&layer.primaries_of_device[d], &layer.replicas_of_device[d]})
-      for (const ExpertId e : *list) hosts[e.idx() * devices + d] = 1;
-  return hosts;
-}
-
 // x, y and the load of a routing, written down token by token.
 struct Routed {
   std::int64_t x = 0, y = 0;

@@ -21,6 +21,15 @@ CoverCosts costs_of(const Weights& weights, const SearchTokens& tokens, std::siz
 
 }  // namespace
 
+Hosts hosts_of(const LayerPlan& layer, int num_experts) {
+  const std::size_t devices = layer.primaries_of_device.size();
+  Hosts hosts(static_cast<std::size_t>(num_experts) * devices, 0);
+  for (std::size_t d = 0; d < devices; ++d)
+    for (const auto* list : {&layer.primaries_of_device[d], &layer.replicas_of_device[d]})
+      for (const ExpertId e : *list) hosts[e.idx() * devices + d] = 1;
+  return hosts;
+}
+
 RoutedState::RoutedState(const Cluster& cluster, const SearchTokens& tokens, const Weights& weights,
                          const Hosts& hosts)
     : tokens_(tokens),

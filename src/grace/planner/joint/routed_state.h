@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "grace/cluster/cluster.h"
+#include "grace/plan/plan.h"
 #include "grace/planner/joint/search_tokens.h"
 #include "grace/routing/cover.h"
 
@@ -16,6 +17,8 @@ namespace grace::joint {
 
 // Who holds what: [E, D], 1 where the device has a copy.
 using Hosts = std::vector<std::uint8_t>;
+// Those of a plan's layer.
+Hosts hosts_of(const LayerPlan& layer, int num_experts);
 
 struct HostChange {
   std::uint16_t expert = 0;

@@ -23,15 +23,6 @@ constexpr std::size_t kFewPlaces = 32;
 constexpr double kTries = 100;
 constexpr std::size_t kMostTokens = 32768;
 
-Hosts hosts_of(const LayerPlan& layer, int num_experts) {
-  const std::size_t devices = layer.primaries_of_device.size();
-  Hosts hosts(static_cast<std::size_t>(num_experts) * devices, 0);
-  for (std::size_t d = 0; d < devices; ++d)
-    for (const auto* list : {&layer.primaries_of_device[d], &layer.replicas_of_device[d]})
-      for (const ExpertId e : *list) hosts[e.idx() * devices + d] = 1;
-  return hosts;
-}
-
 // The copy that serves most is the primary; ties to the lower device.
 LayerPlan plan_of(const RoutedState& state, const Weights& weights) {
   const std::size_t devices = state.num_devices();

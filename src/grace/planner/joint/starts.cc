@@ -247,35 +247,4 @@ void add_copies(RoutedState& state, std::span<const int> slots) {
   }
 }
 
-Hosts within_slots(Hosts hosts, std::span<const int> slots, std::size_t num_experts) {
-  const std::size_t devices = slots.size();
-  std::vector<int> copies(num_experts, 0), held(devices, 0);
-  for (std::size_t e = 0; e < num_experts; ++e)
-    for (std::size_t d = 0; d < devices; ++d) {
-      copies[e] += hosts[e * devices + d];
-      held[d] += hosts[e * devices + d];
-    }
-  for (std::size_t d = 0; d < devices; ++d)
-    for (std::size_t e = num_experts; e-- > 0 && held[d] > slots[d];) {
-      if (hosts[e * devices + d] == 0 || copies[e] < 2) continue;
-      hosts[e * devices + d] = 0;
-      --copies[e];
-      --held[d];
-    }
-  // Only single copies are left on devices that are still too full: they move to where there is room.
-  for (std::size_t d = 0; d < devices; ++d)
-    for (std::size_t e = num_experts; e-- > 0 && held[d] > slots[d];) {
-      if (hosts[e * devices + d] == 0) continue;
-      for (std::size_t to = 0; to < devices; ++to) {
-        if (held[to] >= slots[to]) continue;
-        hosts[e * devices + d] = 0;
-        hosts[e * devices + to] = 1;
-        --held[d];
-        ++held[to];
-        break;
-      }
-    }
-  return hosts;
-}
-
 }  // namespace grace::joint

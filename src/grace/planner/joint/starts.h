@@ -33,8 +33,4 @@ Hosts mirrored(const StartInput& input);
 // fitted on the way.
 void add_copies(RoutedState& state, std::span<const int> slots);
 
-// Evicts random replicas where a device holds more than its slots. REQUIRES: every expert has a copy and the
-// slots hold all experts.
-Hosts within_slots(Hosts hosts, std::span<const int> slots, std::size_t num_experts);
-
 }  // namespace grace::joint
