@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "grace/base/check.h"
+#include "grace/base/rng.h"
 
 // The loader picks the clone for the machine; all compute the same whole numbers. Sanitizers run before a
 // choice is possible.
@@ -26,12 +28,16 @@ constexpr std::int32_t kFar = 1 << 21;
 constexpr std::int32_t kNever = 1 << 30;
 constexpr std::int32_t kHighestPrice = kFar / 4;
 static_assert(std::int64_t{kFar} * kMaxExpertsPerToken < kNever);
+constexpr std::size_t kSurcharges = 64;  // a token pays one of so many rows
+constexpr unsigned kSurchargeBits = 6;
+static_assert(kSurcharges == std::size_t{1} << kSurchargeBits);
 
 // One token on its way.
 struct Token {
   std::size_t count;
   std::size_t lanes;
   const std::int32_t* rows[kMaxExpertsPerToken];
+  const std::int32_t* surcharge;              // [lanes]
   std::int32_t current[kMaxExpertsPerToken];  // price each expert pays
   std::int32_t* device_of;
   std::int32_t device_cost;
@@ -45,7 +51,7 @@ struct Token {
 
 GRACE_INLINE void take_where_cheaper(Token& token, std::int32_t device) {
   for (std::size_t k = 0; k < token.count; ++k) {
-    const std::int32_t price = token.rows[k][device];
+    const std::int32_t price = token.rows[k][device] + token.surcharge[device];
     const bool cheaper = price < token.current[k];
     token.current[k] = cheaper ? price : token.current[k];
     token.device_of[k] = cheaper ? device : token.device_of[k];
@@ -68,10 +74,11 @@ GRACE_INLINE void open_devices(Token& token, std::size_t blocks, std::int32_t* o
     for (std::size_t b = 0; b < blocks; ++b) {
       std::array<std::int32_t, kLanes> sum;
       for (std::size_t l = 0; l < kLanes; ++l) sum[l] = -opening[b * kLanes + l];
+      const std::int32_t* surcharge = token.surcharge + b * kLanes;
       for (std::size_t k = 0; k < token.count; ++k) {
         const std::int32_t* row = token.rows[k] + b * kLanes;
         const std::int32_t now = token.current[k];
-        for (std::size_t l = 0; l < kLanes; ++l) sum[l] += std::max(0, now - row[l]);
+        for (std::size_t l = 0; l < kLanes; ++l) sum[l] += std::max(0, now - row[l] - surcharge[l]);
       }
       for (std::size_t l = 0; l < kLanes; ++l) saving[b * kLanes + l] = sum[l];
     }
@@ -100,7 +107,8 @@ GRACE_INLINE void close_devices(Token& token) {
     }
     const auto consider = [&](std::int32_t device) __attribute__((always_inline)) {
       for (std::size_t k = 0; k < token.count; ++k) {
-        const std::int32_t price = device == token.device_of[k] ? kFar : token.rows[k][device];
+        const std::int32_t price =
+            device == token.device_of[k] ? kFar : token.rows[k][device] + token.surcharge[device];
         other[k] = price < other_price[k] ? device : other[k];
         other_price[k] = std::min(price, other_price[k]);
       }
@@ -155,10 +163,13 @@ GRACE_INLINE std::int32_t max_of(Lanes a) {
 class Small {
  public:
   GRACE_INLINE explicit Small(Token& token) : token_(token) {
+    Lanes surcharge;
+    __builtin_memcpy(&surcharge, token.surcharge, sizeof(Lanes));
     for (std::size_t k = 0; k < kLanes; ++k) {
       const bool there = k < token.count;
       row_[k] = splat(kFar);
       if (there) __builtin_memcpy(&row_[k], token.rows[k], sizeof(Lanes));
+      row_[k] += surcharge;
       current_[k] = there ? kFar : 0;  // what is not there has nothing to save
     }
   }
@@ -265,6 +276,18 @@ Cover::Cover(const Cluster& cluster, int num_experts, const CoverCosts& costs)
   for (std::size_t s = 0; s < devices_; ++s)
     for (std::size_t d = 0; d < devices_; ++d)
       opening_[(s * nodes_ + node_of(d)) * lanes_ + d] = entry(s, node_of(d)) == d ? 0 : device_cost_;
+  double mean_price = 0;
+  for (const double price : costs.price) mean_price += price / static_cast<double>(devices_);
+  const double most = kSurcharge * (mean_price > 0 ? mean_price : costs.device) / unit_;
+  surcharges_.assign(kSurcharges * lanes_, 0);
+  for (std::size_t d = 0; d < devices_; ++d) {
+    // Each device has all of them once, in an order of its own, so that none is the dearer one for it.
+    std::array<int, kSurcharges> order;
+    std::iota(order.begin(), order.end(), 0);
+    Rng(d).shuffle(std::span<int>(order));
+    for (std::size_t r = 0; r < kSurcharges; ++r)
+      surcharges_[r * lanes_ + d] = static_cast<std::int32_t>(most * order[r] / double{kSurcharges});
+  }
   hosts_.assign(experts_ * devices_, 0);
   row_.assign(experts_ * lanes_, kFar);
   node_hosts_.assign(experts_ * nodes_, 0);
@@ -301,6 +324,23 @@ void Cover::fill_row(std::size_t expert) {
   }
 }
 
+const std::int32_t* Cover::surcharges_of(std::span<const std::uint16_t> experts) const {
+  // The same for any order of the experts: finalised one by one, added up, and once more.
+  std::uint32_t hash = 0;
+  for (const std::uint16_t expert : experts) {
+    std::uint32_t h = (expert + 1U) * 0x9E3779B1U;
+    h ^= h >> 15;
+    hash += h * 0x85EBCA6BU;
+  }
+  hash ^= hash >> 16;
+  hash *= 0xC2B2AE35U;
+  return &surcharges_[(hash >> (32 - kSurchargeBits)) * lanes_];
+}
+
+double Cover::price(std::span<const std::uint16_t> experts, std::size_t device) const {
+  return unit_ * (price_[device] + surcharges_of(experts)[device]);
+}
+
 Cover::Visit Cover::route(std::span<const std::uint16_t> experts, std::size_t source,
                           std::int32_t* device_of) const {
   GRACE_CHECK(experts.size() <= kMaxExpertsPerToken, "too many experts for one token");
@@ -310,6 +350,7 @@ Cover::Visit Cover::route(std::span<const std::uint16_t> experts, std::size_t so
   token.device_of = device_of;
   token.device_cost = device_cost_;
   token.lowest_price = lowest_price_;
+  token.surcharge = surcharges_of(experts);
   token.num_nodes = 0;
   token.num_opened = 0;
   const auto enter = [&](std::size_t node) {

@@ -12,6 +12,8 @@ namespace {
 
 // A price above this many times the mean would only say that the device is to be avoided.
 constexpr double kMostOverMean = 6;
+// Of the mean price, for a device that has twice the mean load.
+constexpr double kFirstStep = 0.6;
 
 CoverCosts costs_of(const Weights& weights, const SearchTokens& tokens, std::size_t devices) {
   const double per_token =
@@ -224,7 +226,7 @@ bool RoutedState::may_gain(std::size_t token, std::uint16_t expert, std::size_t 
   if (node_now != own && node != node_now && (alone_in_node || node != own)) return true;  // a node less
   if (!node_used) return false;
   const bool costs_nothing = device_used || is_free(device);
-  if (costs_nothing && prices_[device] < prices_[now]) return true;
+  if (costs_nothing && cover_.price(experts, device) < cover_.price(experts, now)) return true;
   if (is_free(now)) return false;
   if (alone_on_device) return costs_nothing || another_fits;
   return company_fits;
@@ -331,7 +333,7 @@ void RoutedState::fit_prices(int steps) {
   std::vector<double> best = prices_;
   double best_value = value_;
   for (int i = 0; i < steps; ++i) {
-    step_prices(2.0 / (1 + 0.3 * i));
+    step_prices(kFirstStep / (1 + 0.3 * i));
     if (value_ >= best_value) continue;
     best_value = value_;
     best = prices_;
