@@ -170,7 +170,7 @@ double max_over_mean_under(std::string_view policy) {
                                {ExpertId(6), ExpertId(7)}};
   layer.replicas_of_device = {{}, {ExpertId(0)}, {ExpertId(0), ExpertId(1)}, {ExpertId(1)}};
   layer.predicted_load = {1, 1, 1, 1};
-  layer.cover = {6, 0.5, {0.75, 0.75, 0.75, 0.75}};
+  layer.cover = {6, 0.5, {0.75, 0.75, 1, 1}};  // made for other loads
   std::vector<std::unique_ptr<Router>> routers;
   for (int d = 0; d < 4; ++d)
     routers.push_back(make_router(policy, layer, kExperts, cluster, DeviceId(d)).value());
@@ -192,7 +192,7 @@ double max_over_mean_under(std::string_view policy) {
 TEST(AFeedbackOfLoads, EvensOutASkewedBatch) {
   const double without = max_over_mean_under("cover");
   const double with = max_over_mean_under("cover_feedback");
-  EXPECT_GT(without, 1.2);
+  EXPECT_GT(without, 1.5);
   EXPECT_LT(with, 1.15);
 }
 
