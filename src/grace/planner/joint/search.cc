@@ -18,10 +18,15 @@ namespace {
 // Steps of the prices towards balance: few while placements still change, more for what is kept.
 constexpr int kRoughSteps = 6;
 constexpr int kFineSteps = 24;
-// Experts times devices up to which neighbours are tried one by one, a few milliseconds each.
+// Experts times devices up to which neighbours are tried one by one, a millisecond or two each.
 constexpr std::size_t kFewPlaces = 32;
-constexpr double kTries = 100;
+constexpr double kTries = 300;
+constexpr std::size_t kDescentTokens = 1024;
 constexpr std::size_t kMostTokens = 32768;
+
+SearchTokens sampled(const LayerProblem& problem, std::size_t most) {
+  return sample_tokens(problem.plan, problem.layer, problem.cluster.num_devices(), most, problem.rng.fork(1));
+}
 
 // The copy that serves most is the primary; ties to the lower device.
 LayerPlan plan_of(const RoutedState& state, const Weights& weights) {
@@ -106,8 +111,7 @@ class Search {
   explicit Search(const LayerProblem& problem)
       : problem_(problem),
         size_(search_size(problem.effort, problem.slots)),
-        tokens_(sample_tokens(problem.plan, problem.layer, problem.cluster.num_devices(), size_.tokens,
-                              problem.rng.fork(1))),
+        tokens_(sampled(problem, size_.tokens)),
         weights_(weights_of(problem.objective, problem.cluster, tokens_)),
         chooser_(problem, sample_tokens(problem.choose, problem.layer, problem.cluster.num_devices(),
                                         size_.tokens, problem.rng.fork(2))),
@@ -158,8 +162,14 @@ class Search {
   }
 
   void descend_from_best() {
-    state_.set_hosts(best_hosts_, best_prices_);
-    descend(state_, problem_.slots, even_prices_, static_cast<std::size_t>(kTries * problem_.effort));
+    const SearchTokens few = sampled(problem_, std::min(size_.tokens, kDescentTokens));
+    const Weights weights = weights_of(problem_.objective, problem_.cluster, few);
+    RoutedState state(problem_.cluster, few, weights, best_hosts_);
+    state.set_prices(best_prices_);
+    descend(state, problem_.slots, even_prices_, static_cast<std::size_t>(kTries * problem_.effort),
+            problem_.rng.fork(8));
+    state_.set_hosts(state.hosts(), even_prices_);
+    state_.fit_prices(kFineSteps);
     keep("descended");
   }
 
@@ -214,6 +224,10 @@ SearchSize search_size(double effort, std::span<const int> slots) {
   size.bitset_proposals = static_cast<std::size_t>(20'000 * effort);
   size.proposals = static_cast<std::size_t>(std::min(kProposalsPerSlot * total, kMostProposals) * effort);
   return size;
+}
+
+SearchTokens searched_tokens(const LayerProblem& problem) {
+  return sampled(problem, search_size(problem.effort, problem.slots).tokens);
 }
 
 std::vector<LayerSolution> search_layer(const LayerProblem& problem) { return Search(problem).run(); }

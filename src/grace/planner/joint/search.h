@@ -34,6 +34,9 @@ struct LayerProblem {
   Rng rng;
 };
 
+// The tokens that the search sees.
+SearchTokens searched_tokens(const LayerProblem& problem);
+
 // Policies a plan may be routed by; the search is made for the first, the others are kept for where they do
 // better: turns when tokens start on few devices, primaries when reading an expert's weights on two devices
 // costs more than the vectors that it saves.

@@ -7,8 +7,7 @@
 #include <bit>
 #include <functional>
 #include <limits>
-#include <map>
-#include <string>
+#include <vector>
 
 #include "grace/planner/joint/joint_test_util.h"
 
@@ -38,81 +37,72 @@ void for_each_placement(int num_experts, std::span<const int> slots,
   fill(0);
 }
 
+constexpr int kTokens = 100, kTimes = 4;
+
 // A case of its seed: every second one has a slot more on each device than one copy of each expert needs.
-class ATinyCase : public testing::TestWithParam<int> {
- protected:
-  void SetUp() override {
-    Rng rng(static_cast<std::uint64_t>(GetParam()));
+struct TinyCase {
+  explicit TinyCase(int seed) {
+    Rng rng(static_cast<std::uint64_t>(seed));
     const std::vector<std::vector<std::size_t>> machines{{2}, {3}, {1, 1}, {2, 1}, {1, 1, 1}, {1, 2}};
-    const bool copies = GetParam() % 2 == 1;
-    cluster_ = cluster_of(machines[rng.below(machines.size())]);
-    num_experts_ = 4 + static_cast<int>(rng.below(copies ? 2 : 3));
-    top_k_ = 2 + static_cast<int>(rng.below(2));
-    objective_.aim = rng.below(2) == 0 ? Aim::kJudgeSlow : Aim::kJudgeFast;
-    const int devices = cluster_.num_devices();
-    slots_.assign(static_cast<std::size_t>(devices),
-                  (num_experts_ + devices - 1) / devices + (copies ? 1 : 0));
-    once_ = random_trace(rng, kTokens, num_experts_, top_k_);
-  }
-
-  Trace times(int n) const {
-    Trace trace = once_;
-    for (int i = 1; i < n; ++i)
-      trace.topk_ids.insert(trace.topk_ids.end(), once_.topk_ids.begin(), once_.topk_ids.end());
+    const bool copies = seed % 2 == 1;
+    cluster = cluster_of(machines[rng.below(machines.size())]);
+    num_experts = 4 + static_cast<int>(rng.below(copies ? 2 : 3));
+    const int top_k = 2 + static_cast<int>(rng.below(2));
+    objective.aim = rng.below(2) == 0 ? Aim::kJudgeSlow : Aim::kJudgeFast;
+    const int devices = cluster.num_devices();
+    slots.assign(static_cast<std::size_t>(devices), (num_experts + devices - 1) / devices + (copies ? 1 : 0));
+    trace = random_trace(rng, kTokens, num_experts, top_k);
+    const std::vector<std::uint16_t> once = trace.topk_ids;
+    for (int i = 1; i < kTimes; ++i) trace.topk_ids.insert(trace.topk_ids.end(), once.begin(), once.end());
     trace.sequence_offsets.clear();
-    for (int i = 0; i <= n * kTokens; i += kTokens / 4) trace.sequence_offsets.push_back(i);
-    return trace;
+    for (int i = 0; i <= kTimes * kTokens; i += kTokens / 4) trace.sequence_offsets.push_back(i);
   }
 
-  // Each token once from each device.
-  SearchTokens tokens_from_everywhere() const {
-    SearchTokens tokens = all_tokens(times(cluster_.num_devices()), cluster_.num_devices(), 1);
-    std::map<std::vector<std::uint16_t>, int> seen;
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const int before = seen[{tokens.of(t).begin(), tokens.of(t).end()}]++;
-      tokens.source[t] = static_cast<std::uint16_t>(before % cluster_.num_devices());
-    }
-    return tokens;
-  }
-
-  static constexpr int kTokens = 100, kTimes = 40;
-  Cluster cluster_;
-  int num_experts_ = 0;
-  int top_k_ = 0;
-  Objective objective_;
-  std::vector<int> slots_;
-  Trace once_;
+  Cluster cluster;
+  int num_experts = 0;
+  Objective objective;
+  std::vector<int> slots;
+  Trace trace;
 };
 
-// Every placement, routed at prices fitted to it. The search saw sources drawn at random, and static prices
-// send all tokens of a kind the same way: both tell at this size, so that most cases are within 1 %, not all.
-TEST_P(ATinyCase, IsSolvedAboutAsWellAsByExhaustiveSearch) {
-  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+// What the search finds over the least of all placements, each routed at prices fitted to it, over the tokens
+// that the search sees.
+double found_over_least(const TinyCase& tiny) {
   ThreadPool pool(1);
-  // Many times over, so that the search finds each token on about as many of each device.
-  const Trace trace = times(kTimes);
-  const LayerStats stats = count_layers(trace, pool).front();
-  const auto solutions =
-      search_layer({cluster_, stats, trace, trace, MoeOrdinal(0), slots_, objective_, 1, Rng(7)});
+  const LayerStats stats = count_layers(tiny.trace, pool).front();
+  const LayerProblem problem{tiny.cluster, stats,          tiny.trace, tiny.trace, MoeOrdinal(0),
+                             tiny.slots,   tiny.objective, 1,          Rng(7)};
+  const auto solutions = search_layer(problem);
   const LayerSolution& solution = *std::ranges::min_element(solutions, {}, &LayerSolution::searched);
-  const SearchTokens tokens = tokens_from_everywhere();
-  const Weights weights = weights_of(objective_, cluster_, tokens);
-  RoutedState state(cluster_, tokens, weights, hosts_of(solution.plan, num_experts_));
+
+  const SearchTokens tokens = searched_tokens(problem);
+  const Weights weights = weights_of(tiny.objective, tiny.cluster, tokens);
+  RoutedState state(tiny.cluster, tokens, weights, hosts_of(solution.plan, tiny.num_experts));
   const std::vector<double> even(state.prices().begin(), state.prices().end());
   state.set_prices(solution.plan.cover.price);
   const double found = state.objective();
+  EXPECT_DOUBLE_EQ(found, solution.searched);
 
   double least = std::numeric_limits<double>::infinity();
-  for_each_placement(num_experts_, slots_, [&](const Hosts& hosts) {
+  for_each_placement(tiny.num_experts, tiny.slots, [&](const Hosts& hosts) {
     state.set_hosts(hosts, even);
     state.fit_prices(24);
     least = std::min(least, state.objective());
   });
-  EXPECT_LE(found, 1.03 * least);
-  RecordProperty("above_percent", std::to_string(100 * (found / least - 1)));
+  return found / least;
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ATinyCase, testing::Range(0, 12));
+TEST(TinyCases, AreSolvedAsWellAsByExhaustiveSearch) {
+  constexpr int kCases = 36;
+  int above = 0;
+  for (int seed = 0; seed < kCases; ++seed) {
+    const double ratio = found_over_least(TinyCase(seed));
+    EXPECT_LE(ratio, 1.02) << "case " << seed;
+    above += ratio > 1.01 ? 1 : 0;
+  }
+  EXPECT_LE(above, 1);
+  RecordProperty("above_one_percent", above);
+}
 
 }  // namespace
 }  // namespace grace::joint
