@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -34,12 +35,14 @@ Trace trace_of(std::uint64_t seed, int num_tokens, int num_experts, int top_k, i
   return trace;
 }
 
-Figures judged(const Plan& plan, const Trace& trace, const Cluster& cluster) {
+Figures judged(const Plan& plan, const Trace& trace, const Cluster& cluster, const LayerSizes& sizes = {}) {
   std::vector<int> sequences(static_cast<std::size_t>(trace.num_sequences()));
   std::iota(sequences.begin(), sequences.end(), 0);
   ThreadPool pool(1);
   const JudgeTokens tokens = judge_tokens(trace, sequences, cluster.num_devices(), 3);
-  return mean_of(judge(plan, trace, tokens, cluster, {}, pool).value());
+  JudgeOptions options;
+  options.sizes = sizes;
+  return mean_of(judge(plan, trace, tokens, cluster, options, pool).value());
 }
 
 // Sound, every number of it a number, and it routes.
@@ -154,6 +157,29 @@ TEST_P(AJointPlan, LeavesNoNodeWhereEveryNodeCanHoldAllExperts) {
       const Figures figures = judged(plan, trace, cluster);
       EXPECT_EQ(figures.remote_nodes_per_token, 0) << testing::PrintToString(machine);
       EXPECT_EQ(figures.cross_node_vectors, 0) << testing::PrintToString(machine);
+    }
+  }
+}
+
+// Judged on the tokens that were planned for. A search is no proof, so that two hundredths are let pass.
+TEST_P(AJointPlan, IsNeverWorseForMoreBudget) {
+  const std::string strategy = GetParam();
+  const Aim aim = strategy == "joint"        ? Aim::kLayerTime
+                  : strategy == "joint-slow" ? Aim::kJudgeSlow
+                                             : Aim::kJudgeFast;
+  ThreadPool pool(2);
+  for (const std::vector<std::size_t>& machine : {std::vector<std::size_t>{4}, {2, 2}, {2, 2, 2}}) {
+    const Cluster cluster = joint::cluster_of(machine);
+    const Trace trace = trace_of(machine.size(), 1200, 24, 4);
+    double before = std::numeric_limits<double>::infinity();
+    for (const int slots : {6, 7, 8, 10, 14, 24}) {
+      PlanOptions options = options_of(strategy);
+      options.effort = 0.5;
+      options.slots = {slots};
+      const Plan plan = make_plan(trace, cluster, options, pool).value().plan;
+      const double value = value_of(judged(plan, trace, cluster, options.objective.sizes), aim);
+      EXPECT_LE(value, 1.02 * before) << slots << " slots on " << testing::PrintToString(machine);
+      before = std::min(before, value);
     }
   }
 }
