@@ -9,11 +9,12 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::vector<std::byte> message(size);
   if (size > 0) std::memcpy(message.data(), data, size);
-  std::vector<grace::IncomingAssignment> assignments;
-  const grace::Status status = grace::unpack_dispatch(message, 0, 2, 6, assignments);
   volatile float sink = 0;
-  if (status.ok()) {
-    for (const grace::IncomingAssignment& a : assignments) sink = sink + a.x[0] + a.x[1];
+  for (const grace::Combine combine : {grace::Combine::kExact, grace::Combine::kReduced}) {
+    grace::ParcelList parcels;
+    if (!grace::read_parcels({2, 6, combine}, message, 0, parcels).ok()) continue;
+    for (std::size_t i = 0; i < parcels.size(); ++i)
+      sink = sink + parcels[i].x[0] + parcels[i].x[1] + parcels[i].assignments.back().weight;
   }
   return 0;
 }

@@ -123,48 +123,13 @@ Json json_of(std::span<const LayerFigures> layers) {
   return list;
 }
 
-namespace {
-
-// The device by which tokens of `source` enter `node`: the one with its local index, modulo the node's size.
-DeviceId entry_of(const Cluster& cluster, DeviceId source, NodeId node) {
-  if (cluster.node_of(source) == node) return source;
-  return DeviceId(cluster.first_device_of(node).value +
-                  cluster.local_index_of(source) % cluster.devices_in(node));
-}
-
-// Two stages: from a token's source one vector to the entry of each node it needs, from there one to each
-// other device it needs. vectors: [D, D].
-void add_two_stage(std::span<const std::int32_t> devices_of_token, DeviceId source, const Cluster& cluster,
-                   std::vector<double>& vectors) {
-  const auto num_devices = static_cast<std::size_t>(cluster.num_devices());
-  std::vector<std::int32_t> devices(devices_of_token.begin(), devices_of_token.end());
-  std::ranges::sort(devices);
-  const auto [last, end] = std::ranges::unique(devices);
-  devices.erase(last, end);
-  NodeId entered = cluster.node_of(source);
-  for (const std::int32_t value : devices) {
-    if (value == kNoDevice.value) continue;
-    const DeviceId device(value);
-    const NodeId node = cluster.node_of(device);
-    const DeviceId entry = entry_of(cluster, source, node);
-    if (node != cluster.node_of(source) && node != entered) {
-      vectors[source.idx() * num_devices + entry.idx()] += 1;
-      entered = node;  // a node's devices are consecutive
-    }
-    if (device != entry) vectors[entry.idx() * num_devices + device.idx()] += 1;
-  }
-}
-
-}  // namespace
-
 Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& cluster, Dispatch dispatch) {
   const auto devices = static_cast<std::size_t>(cluster.num_devices()),
              top_k = static_cast<std::size_t>(trace.experts_per_token);
   Replay result;
   for (int m = 0; m < plan.num_moe_layers(); ++m) {
     const LayerPlan& layer = plan.layers[static_cast<std::size_t>(m)];
-    auto& vectors = result.vectors.emplace_back(devices * devices, 0.0);
-    auto& load = result.load.emplace_back(devices, 0);
+    HopCounter counter(cluster, dispatch);
     for (std::size_t source = 0; source < devices; ++source) {
       const auto router = GRACE_TRY(make_router(plan.routing, layer, plan.num_experts, cluster,
                                                 DeviceId(static_cast<std::int32_t>(source))));
@@ -176,21 +141,10 @@ Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& clust
         }
       std::vector<std::int32_t> device_of_choice(choices.size());
       router->route(choices, static_cast<int>(top_k), device_of_choice);
-      if (dispatch == Dispatch::kTwoStage) {
-        for (std::size_t i = 0; i < choices.size(); i += top_k)
-          add_two_stage(std::span(device_of_choice).subspan(i, top_k),
-                        DeviceId(static_cast<std::int32_t>(source)), cluster, vectors);
-        for (const std::int32_t device : device_of_choice)
-          if (device != kNoDevice.value) ++load[static_cast<std::size_t>(device)];
-        continue;
-      }
-      const SendCounts sends =
-          count_sends(device_of_choice, static_cast<int>(top_k), dispatch, static_cast<int>(devices));
-      for (std::size_t d = 0; d < devices; ++d) {
-        if (d != source) vectors[source * devices + d] = static_cast<double>(sends.vectors[d]);
-        load[d] += sends.assignments[d];
-      }
+      counter.add(DeviceId(static_cast<std::int32_t>(source)), device_of_choice, static_cast<int>(top_k));
     }
+    result.vectors.emplace_back(counter.counts().vectors.begin(), counter.counts().vectors.end());
+    result.load.push_back(counter.counts().load);
   }
   return result;
 }

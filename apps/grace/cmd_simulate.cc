@@ -51,8 +51,6 @@ Result<int> simulate_trace(const Flags& flags) {
   const Dispatch dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
-  if (flags.exact && dispatch == Dispatch::kTwoStage)
-    return invalid_input("--exact: needs --dispatch flat or per_device");
   if (flags.batch < 0) return invalid_input(fmt::format("--batch: {} is less than 1", flags.batch));
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const ModelShape shape = GRACE_TRY(shape_for(flags.shape, trace.model));
@@ -76,7 +74,7 @@ Result<int> simulate_trace(const Flags& flags) {
   std::optional<Replay> wire;
   if (flags.exact) {
     const auto bytes_per_vector = static_cast<std::int64_t>(shape.hidden) * 4;  // f32
-    wire = GRACE_TRY(replay(trace, plan, cluster, {flags.batch, dispatch, bytes_per_vector}, pool));
+    wire = GRACE_TRY(replay(trace, plan, cluster, {flags.batch, dispatch, Combine::kExact, bytes_per_vector}, pool));
   }
 
   const SimulationSetup setup{plan.strategy,
@@ -121,7 +119,7 @@ void add_simulate(CLI::App& app, Context& context) {
   command->add_option("--batch", flags->batch,
                       "sequences that run together, over all devices (default: all of them)");
   command->add_flag("--exact", flags->exact,
-                    "also the bytes that grace run counts in exact mode (dispatch flat or per_device)");
+                    "also the bytes that grace run counts with exact results");
   command->add_option("--timeline", flags->timeline,
                       "also write the first passes for Perfetto, or as a page where FILE ends in .html");
   command->add_option("--threads", flags->threads,

@@ -133,6 +133,10 @@ const Device& Cluster::device(DeviceId device) const {
   return devices_of_node[node_of(device).idx()][static_cast<std::size_t>(local_index_of(device))];
 }
 
+DeviceId Cluster::entry_of(NodeId node, DeviceId source) const {
+  return DeviceId(first_device_of(node).value + local_index_of(source) % devices_in(node));
+}
+
 std::vector<std::string> violations(const Cluster& cluster) {
   std::vector<std::string> found;
   if (cluster.devices_of_node.empty()) found.push_back("there is no node");

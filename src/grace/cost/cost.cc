@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "grace/base/check.h"
 
@@ -27,25 +28,60 @@ std::string_view name_of(Dispatch dispatch) {
   return "two_stage";
 }
 
-SendCounts count_sends(std::span<const std::int32_t> device_of_choice, int experts_per_token,
-                       Dispatch dispatch, int num_devices) {
-  GRACE_CHECK(dispatch != Dispatch::kTwoStage, "vectors of two stages do not go straight to their device");
-  GRACE_CHECK(experts_per_token > 0 && num_devices > 0, "tokens have choices and there are devices");
+std::string_view name_of(Combine combine) { return combine == Combine::kExact ? "exact" : "reduced"; }
+
+HopCounter::HopCounter(const Cluster& cluster, Dispatch dispatch) : cluster_(cluster), dispatch_(dispatch) {
+  const auto devices = static_cast<std::size_t>(cluster.num_devices());
+  counts_ = {std::vector<std::int64_t>(devices * devices), std::vector<std::int64_t>(devices * devices),
+             std::vector<std::int64_t>(devices)};
+  of_device_.assign(devices, 0);
+}
+
+void HopCounter::clear() {
+  for (auto* counts : {&counts_.vectors, &counts_.assignments, &counts_.load}) std::ranges::fill(*counts, 0);
+}
+
+void HopCounter::add(DeviceId source, std::span<const std::int32_t> device_of_choice, int experts_per_token) {
+  GRACE_CHECK(experts_per_token > 0, "tokens have choices");
+  GRACE_CHECK(source.value >= 0 && source.idx() < of_device_.size(), "the source is a device of the cluster");
   const auto top_k = static_cast<std::size_t>(experts_per_token);
-  const auto devices = static_cast<std::size_t>(num_devices);
   GRACE_CHECK(device_of_choice.size() % top_k == 0, "device_of_choice is [T, K]");
-  SendCounts counts{std::vector<std::int64_t>(devices, 0), std::vector<std::int64_t>(devices, 0)};
-  std::vector<std::size_t> last_token(devices, 0);  // the token that last went to each device, from 1
-  for (std::size_t i = 0; i < device_of_choice.size(); ++i) {
-    if (device_of_choice[i] == kNoDevice.value) continue;
-    const auto device = static_cast<std::size_t>(device_of_choice[i]);
-    GRACE_CHECK(device_of_choice[i] >= 0 && device < devices, "a token goes to a device of the cluster");
-    ++counts.assignments[device];
-    const std::size_t token = i / top_k + 1;
-    if (dispatch == Dispatch::kFlat || last_token[device] != token) ++counts.vectors[device];
-    last_token[device] = token;
+  for (std::size_t i = 0; i < device_of_choice.size(); i += top_k)
+    add_token(source, device_of_choice.subspan(i, top_k));
+}
+
+void HopCounter::add_token(DeviceId source, std::span<const std::int32_t> devices) {
+  used_.clear();
+  for (const std::int32_t device : devices) {
+    if (device == kNoDevice.value) continue;
+    const auto d = static_cast<std::size_t>(device);
+    GRACE_CHECK(device >= 0 && d < of_device_.size(), "a token goes to a device of the cluster");
+    ++counts_.load[d];
+    if (of_device_[d]++ == 0) used_.push_back(device);
   }
-  return counts;
+  std::ranges::sort(used_);
+  NodeId entered = cluster_.node_of(source);
+  for (const std::int32_t device : used_) {
+    const DeviceId to(device);
+    const std::int64_t assignments = std::exchange(of_device_[to.idx()], 0);
+    if (dispatch_ != Dispatch::kTwoStage) {
+      carry(source.idx(), to.idx(), dispatch_ == Dispatch::kFlat ? assignments : 1, assignments);
+      continue;
+    }
+    const NodeId node = cluster_.node_of(to);
+    const DeviceId entry = cluster_.entry_of(node, source);
+    if (node != cluster_.node_of(source)) {
+      carry(source.idx(), entry.idx(), node != entered ? 1 : 0, assignments);
+      entered = node;  // a node's devices are consecutive
+    }
+    carry(entry.idx(), to.idx(), 1, assignments);
+  }
+}
+
+void HopCounter::carry(std::size_t from, std::size_t to, std::int64_t vectors, std::int64_t assignments) {
+  if (from == to) return;
+  counts_.vectors[from * of_device_.size() + to] += vectors;
+  counts_.assignments[from * of_device_.size() + to] += assignments;
 }
 
 LevelBytes& LevelBytes::operator+=(const LevelBytes& other) {
@@ -56,31 +92,26 @@ LevelBytes& LevelBytes::operator+=(const LevelBytes& other) {
   return *this;
 }
 
-LayerTraffic traffic_of(std::span<const SendCounts> sends, const Cluster& cluster,
+LayerTraffic traffic_of(const HopCounts& counts, const Cluster& cluster, Combine combine,
                         std::int64_t bytes_per_vector) {
   const auto devices = static_cast<std::size_t>(cluster.num_devices());
-  GRACE_CHECK(sends.size() == devices, "one SendCounts for each source device");
-  std::vector<NodeId> node_of_device;
-  for (std::size_t d = 0; d < devices; ++d)
-    node_of_device.push_back(cluster.node_of(DeviceId(static_cast<std::int32_t>(d))));
-
+  GRACE_CHECK(counts.vectors.size() == devices * devices, "counts are of the cluster");
+  const bool exact = combine == Combine::kExact;
+  const std::int64_t assignment_header = kBytesPerAssignmentHeader + (exact ? 0 : kBytesPerGateWeight);
   LayerTraffic traffic;
-  traffic.load.assign(devices, 0);
-  for (std::size_t source = 0; source < devices; ++source) {
-    GRACE_CHECK(sends[source].vectors.size() == devices && sends[source].assignments.size() == devices,
-                "SendCounts are over all devices");
-    for (std::size_t device = 0; device < devices; ++device) {
-      const std::int64_t assignments = sends[source].assignments[device];
-      const std::int64_t vectors = sends[source].vectors[device];
-      traffic.load[device] += assignments;
-      if (source == device) continue;
-      const bool same_node = node_of_device[source] == node_of_device[device];
-      const std::int64_t header = vectors * kBytesPerVectorHeader + assignments * kBytesPerAssignmentHeader;
+  traffic.load = counts.load;
+  for (std::size_t from = 0; from < devices; ++from) {
+    for (std::size_t to = 0; to < devices; ++to) {
+      const std::int64_t assignments = counts.assignments[from * devices + to];
+      const std::int64_t vectors = counts.vectors[from * devices + to];
+      const bool same_node = cluster.node_of(DeviceId(static_cast<std::int32_t>(from))) ==
+                             cluster.node_of(DeviceId(static_cast<std::int32_t>(to)));
+      const std::int64_t header = vectors * kBytesPerVectorHeader + assignments * assignment_header;
       (same_node ? traffic.dispatch.intra_node_payload : traffic.dispatch.cross_node_payload) +=
           vectors * bytes_per_vector;
       (same_node ? traffic.dispatch.intra_node_header : traffic.dispatch.cross_node_header) += header;
       (same_node ? traffic.combine.intra_node_payload : traffic.combine.cross_node_payload) +=
-          assignments * bytes_per_vector;
+          (exact ? assignments : vectors) * bytes_per_vector;
     }
   }
   return traffic;

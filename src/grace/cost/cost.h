@@ -1,4 +1,5 @@
-// One routed batch on a cluster -> vectors and loads: what the exchange will carry, counted without running it.
+// One routed batch on a cluster -> vectors and loads: what the exchange will carry, counted without running
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,47 @@
 namespace grace {
 
 enum class Dispatch { kFlat, kPerDevice, kTwoStage };
-Result<Dispatch> parse_dispatch(std::string_view name);  // "flat", "per_device", "two_stage"; errors: invalid_input naming them
+Result<Dispatch> parse_dispatch(
+    std::string_view name);  // "flat", "per_device", "two_stage"; errors: invalid_input naming them
 std::string_view name_of(Dispatch dispatch);
 
-// What one source device sends in one layer of one batch; counts by destination device, its own included (no bytes travel there).
-// Dispatch carries `vectors`: flat one per (token, expert), per_device one per (token, device). Each assignment also carries a header entry. In exact mode the
-// combine returns one vector per assignment.
-struct SendCounts {
-  std::vector<std::int64_t> vectors;      // [D]
-  std::vector<std::int64_t> assignments;  // [D]
+// How results come home. exact: one vector for each (token, expert), added up at home by ascending expert:
+// the same bits for every plan. reduced: whoever has several of a token's results weighs them and adds them
+// up first, and sends one vector.
+enum class Combine { kExact, kReduced };
+std::string_view name_of(Combine combine);
+
+// What one layer's dispatch carries from device to device, [D, D] by sender and receiver; what a device keeps
+// for itself is not in it. A vector stands for one token and is followed by its assignments: flat sends one
+// for each (token, expert), per_device one for each (token, device). two_stage sends one for each (token,
+// node) to that node's entry (Cluster::entry_of), with the assignments of the whole node, and the entry, in
+// its own node the source itself, one for each other (token, device).
+struct HopCounts {
+  std::vector<std::int64_t> vectors;
+  std::vector<std::int64_t> assignments;
+  std::vector<std::int64_t> load;  // [D] assignments that each device computes
 };
 
-// device_of_choice: [T, K], kNoDevice.value where nothing was chosen.
-// REQUIRES: dispatch is not two_stage, whose vectors do not go straight to their device (evaluate.h counts them).
-SendCounts count_sends(std::span<const std::int32_t> device_of_choice, int experts_per_token, Dispatch dispatch, int num_devices);
+// Counts one layer, batch after batch. Thread-compatible.
+class HopCounter {
+ public:
+  // REQUIRES: violations(cluster) is empty. The cluster must outlive it.
+  HopCounter(const Cluster& cluster, Dispatch dispatch);
+  // device_of_choice: [T, K], kNoDevice.value where nothing was chosen.
+  void add(DeviceId source, std::span<const std::int32_t> device_of_choice, int experts_per_token);
+  const HopCounts& counts() const { return counts_; }
+  void clear();
+
+ private:
+  void add_token(DeviceId source, std::span<const std::int32_t> devices);
+  void carry(std::size_t from, std::size_t to, std::int64_t vectors, std::int64_t assignments);
+
+  const Cluster& cluster_;
+  Dispatch dispatch_;
+  HopCounts counts_;
+  std::vector<std::int64_t> of_device_;  // [D] the token's assignments there, zero between tokens
+  std::vector<std::int32_t> used_;       // the token's devices
+};
 
 // Bytes by link level, payload and header apart.
 struct LevelBytes {
@@ -38,20 +66,25 @@ struct LevelBytes {
   bool operator==(const LevelBytes&) const = default;
 };
 
-// The wire's sizes; the runtime lays its messages out by the same constants. Vectors travel as f32 in exact mode.
+// The wire's sizes; the runtime lays its messages out by the same constants. Vectors travel as f32.
 inline constexpr std::int64_t kBytesPerVectorHeader = 8;      // i32 token row, i32 number of experts
-inline constexpr std::int64_t kBytesPerAssignmentHeader = 4;  // i32 expert
+inline constexpr std::int64_t kBytesPerAssignmentHeader = 4;  // u16 expert, u16 local index of its device
+inline constexpr std::int64_t kBytesPerGateWeight = 4;  // f32, of each assignment where results are reduced
 struct LayerTraffic {
   LevelBytes dispatch;
   LevelBytes combine;
   std::vector<std::int64_t> load;  // [D] assignments each device computes
 };
-// sends: [D], one per source. What travels from source s to device d != s (its own assignments never do; an empty message has no bytes at all):
-//   dispatch s -> d: per vector kBytesPerVectorHeader, and bytes_per_vector of payload; per assignment kBytesPerAssignmentHeader.
-//   combine d -> s: per assignment bytes_per_vector of payload, and no header: the home knows the order it asked in.
-LayerTraffic traffic_of(std::span<const SendCounts> sends, const Cluster& cluster, std::int64_t bytes_per_vector);
+// What travels from s to d != s (an empty message has no bytes at all):
+//   dispatch s -> d: per vector kBytesPerVectorHeader, and bytes_per_vector of payload; per assignment
+//   kBytesPerAssignmentHeader, and with reduced results kBytesPerGateWeight. combine d -> s: bytes_per_vector
+//   of payload per assignment, or with reduced results per vector, and no header: the sender knows the order
+//   it asked in.
+LayerTraffic traffic_of(const HopCounts& counts, const Cluster& cluster, Combine combine,
+                        std::int64_t bytes_per_vector);
 
-// max/mean and standard deviation (over all of them: divided by D) of loads; 1 and 0 for no load at all (never NaN).
+// max/mean and standard deviation (over all of them: divided by D) of loads; 1 and 0 for no load at all
+// (never NaN).
 double max_over_mean(std::span<const std::int64_t> load);
 double standard_deviation(std::span<const std::int64_t> load);
 

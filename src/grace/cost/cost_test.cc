@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include <set>
-#include <tuple>
+#include <map>
+#include <string>
 
 #include "grace/base/rng.h"
 
@@ -34,34 +34,76 @@ Batch random_batch(Rng& rng, int num_devices) {
   return batch;
 }
 
-// The brute-force twin: writes down every message, entry by entry, and weighs it.
-LayerTraffic weigh(const Batch& batch, const Cluster& cluster, Dispatch dispatch,
-                   std::int64_t bytes_per_vector) {
+// One message entry after the other, weighed: a twin that knows nothing of counts.
+class Scales {
+ public:
+  Scales(const Cluster& cluster, Combine combine, std::int64_t bytes_per_vector)
+      : cluster_(cluster), combine_(combine), bytes_per_vector_(bytes_per_vector) {}
+
+  // A vector with its assignments, and what comes back for it.
+  void weigh(std::int32_t from, std::int32_t to, std::int64_t assignments) {
+    if (from == to) return;
+    const bool near = cluster_.node_of(DeviceId(from)) == cluster_.node_of(DeviceId(to));
+    LevelBytes bytes;
+    (near ? bytes.intra_node_header : bytes.cross_node_header) =
+        8 + assignments * (combine_ == Combine::kExact ? 4 : 8);
+    (near ? bytes.intra_node_payload : bytes.cross_node_payload) = bytes_per_vector_;
+    traffic.dispatch += bytes;
+    LevelBytes back;
+    (near ? back.intra_node_payload : back.cross_node_payload) =
+        bytes_per_vector_ * (combine_ == Combine::kExact ? assignments : 1);
+    traffic.combine += back;
+  }
+
   LayerTraffic traffic;
-  traffic.load.assign(static_cast<std::size_t>(cluster.num_devices()), 0);
-  for (std::size_t s = 0; s < batch.device_of_choice_of_source.size(); ++s) {
-    const std::vector<std::int32_t>& devices = batch.device_of_choice_of_source[s];
-    std::set<std::tuple<std::int32_t, std::size_t, std::size_t>>
-        vectors;  // device, token, choice (0 when shared)
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      const std::int32_t d = devices[i];
-      if (d < 0) continue;
-      ++traffic.load[static_cast<std::size_t>(d)];
-      if (d == static_cast<std::int32_t>(s)) continue;
-      const bool near =
-          cluster.node_of(DeviceId(d)) == cluster.node_of(DeviceId(static_cast<std::int32_t>(s)));
-      std::int64_t& header = near ? traffic.dispatch.intra_node_header : traffic.dispatch.cross_node_header;
-      std::int64_t& payload =
-          near ? traffic.dispatch.intra_node_payload : traffic.dispatch.cross_node_payload;
-      header += 4;
-      (near ? traffic.combine.intra_node_payload : traffic.combine.cross_node_payload) += bytes_per_vector;
-      const std::size_t token = i / static_cast<std::size_t>(batch.top_k);
-      if (!vectors.insert({d, token, dispatch == Dispatch::kFlat ? i : 0}).second) continue;
-      header += 8;
-      payload += bytes_per_vector;
+
+ private:
+  const Cluster& cluster_;
+  Combine combine_;
+  std::int64_t bytes_per_vector_;
+};
+
+LayerTraffic weigh(const Batch& batch, const Cluster& cluster, Dispatch dispatch, Combine combine) {
+  Scales scales(cluster, combine, 512);
+  scales.traffic.load.assign(static_cast<std::size_t>(cluster.num_devices()), 0);
+  for (std::int32_t s = 0; s < cluster.num_devices(); ++s) {
+    const std::vector<std::int32_t>& devices = batch.device_of_choice_of_source[static_cast<std::size_t>(s)];
+    for (std::size_t token = 0; token < devices.size(); token += static_cast<std::size_t>(batch.top_k)) {
+      std::map<std::int32_t, std::int64_t> of_device;
+      std::map<std::int32_t, std::int64_t> of_node;
+      for (std::size_t k = 0; k < static_cast<std::size_t>(batch.top_k); ++k) {
+        const std::int32_t d = devices[token + k];
+        if (d < 0) continue;
+        ++scales.traffic.load[static_cast<std::size_t>(d)];
+        ++of_device[d];
+        ++of_node[cluster.node_of(DeviceId(d)).value];
+        if (dispatch == Dispatch::kFlat) scales.weigh(s, d, 1);
+      }
+      if (dispatch == Dispatch::kFlat) continue;
+      const auto entry = [&](std::int32_t node) {
+        if (dispatch == Dispatch::kPerDevice || node == cluster.node_of(DeviceId(s)).value) return s;
+        int local = 0;
+        for (std::int32_t d = s; d > 0 && cluster.node_of(DeviceId(d - 1)) == cluster.node_of(DeviceId(s));
+             --d)
+          ++local;
+        std::int32_t first = 0;
+        while (cluster.node_of(DeviceId(first)).value != node) ++first;
+        return first + local % cluster.devices_in(NodeId(node));
+      };
+      for (const auto& [node, assignments] : of_node)
+        if (dispatch == Dispatch::kTwoStage) scales.weigh(s, entry(node), assignments);
+      for (const auto& [device, assignments] : of_device)
+        scales.weigh(entry(cluster.node_of(DeviceId(device)).value), device, assignments);
     }
   }
-  return traffic;
+  return scales.traffic;
+}
+
+HopCounts count(const Batch& batch, const Cluster& cluster, Dispatch dispatch) {
+  HopCounter counter(cluster, dispatch);
+  for (std::int32_t s = 0; s < cluster.num_devices(); ++s)
+    counter.add(DeviceId(s), batch.device_of_choice_of_source[static_cast<std::size_t>(s)], batch.top_k);
+  return counter.counts();
 }
 
 class Traffic : public testing::TestWithParam<std::uint64_t> {};
@@ -72,39 +114,49 @@ TEST_P(Traffic, EqualsEveryMessageWrittenDown) {
   const std::vector<std::vector<std::size_t>> shapes{{1}, {2, 2}, {4, 4}, {1, 3, 2}, {3}, {1, 1}};
   const Cluster cluster = cluster_of(shapes[rng.below(shapes.size())]);
   const Batch batch = random_batch(rng, cluster.num_devices());
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice}) {
-    std::vector<SendCounts> sends;
-    for (const auto& devices : batch.device_of_choice_of_source)
-      sends.push_back(count_sends(devices, batch.top_k, dispatch, cluster.num_devices()));
-    const LayerTraffic got = traffic_of(sends, cluster, 512);
-    const LayerTraffic want = weigh(batch, cluster, dispatch, 512);
-    EXPECT_EQ(got.dispatch, want.dispatch);
-    EXPECT_EQ(got.combine, want.combine);
-    EXPECT_EQ(got.load, want.load);
+  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+    const HopCounts counts = count(batch, cluster, dispatch);
+    for (const Combine combine : {Combine::kExact, Combine::kReduced}) {
+      SCOPED_TRACE(std::string(name_of(dispatch)) + ", " + std::string(name_of(combine)));
+      const LayerTraffic got = traffic_of(counts, cluster, combine, 512);
+      const LayerTraffic want = weigh(batch, cluster, dispatch, combine);
+      EXPECT_EQ(got.dispatch, want.dispatch);
+      EXPECT_EQ(got.combine, want.combine);
+      EXPECT_EQ(got.load, want.load);
+    }
   }
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Traffic, testing::Range<std::uint64_t>(0, 200));
 
-TEST(SendCountsOfABatch, ShareAVectorPerDeviceOnlyWhenAsked) {
-  const std::vector<std::int32_t> devices{1, 1, 0, 1, 2, kNoDevice.value};  // two tokens of three
-  const SendCounts flat = count_sends(devices, 3, Dispatch::kFlat, 3);
-  EXPECT_THAT(flat.vectors, testing::ElementsAre(1, 3, 1));
-  EXPECT_THAT(flat.assignments, testing::ElementsAre(1, 3, 1));
-  const SendCounts shared = count_sends(devices, 3, Dispatch::kPerDevice, 3);
-  EXPECT_THAT(shared.vectors, testing::ElementsAre(1, 2, 1));
-  EXPECT_THAT(shared.assignments, testing::ElementsAre(1, 3, 1));
+TEST(CountsOfABatch, ShareAVectorPerDeviceOnlyWhenAsked) {
+  const Cluster cluster = cluster_of({3});
+  const Batch batch{{{1, 1, 0, 1, 2, kNoDevice.value}, {}, {}}, 3};  // two tokens of device 0
+  const HopCounts flat = count(batch, cluster, Dispatch::kFlat);
+  EXPECT_THAT(flat.vectors, testing::ElementsAre(0, 3, 1, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(flat.assignments, testing::ElementsAre(0, 3, 1, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(flat.load, testing::ElementsAre(1, 3, 1));
+  const HopCounts shared = count(batch, cluster, Dispatch::kPerDevice);
+  EXPECT_THAT(shared.vectors, testing::ElementsAre(0, 2, 1, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(shared.assignments, testing::ElementsAre(0, 3, 1, 0, 0, 0, 0, 0, 0));
 }
 
-TEST(SendCountsOfABatch, AreZeroWithoutTokens) {
-  const SendCounts none = count_sends({}, 8, Dispatch::kPerDevice, 2);
-  EXPECT_THAT(none.vectors, testing::ElementsAre(0, 0));
-  EXPECT_THAT(none.assignments, testing::ElementsAre(0, 0));
+TEST(CountsOfABatch, EnterANodeOnceAndGoOnFromThere) {
+  const Cluster cluster = cluster_of({2, 2});
+  const Batch batch{{{}, {2, 3, 3, 0}, {}, {}}, 4};  // device 1 enters node 1 by device 3
+  const HopCounts counts = count(batch, cluster, Dispatch::kTwoStage);
+  std::vector<std::int64_t> vectors(16, 0), assignments(16, 0);
+  vectors[1 * 4 + 3] = vectors[3 * 4 + 2] = vectors[1 * 4 + 0] = 1;
+  assignments[1 * 4 + 3] = 3;
+  assignments[3 * 4 + 2] = assignments[1 * 4 + 0] = 1;
+  EXPECT_EQ(counts.vectors, vectors);
+  EXPECT_EQ(counts.assignments, assignments);
 }
 
 TEST(Traffic, OfOneDeviceIsNothing) {
-  const std::vector<std::int32_t> devices(64, 0);
-  const std::vector<SendCounts> sends{count_sends(devices, 8, Dispatch::kFlat, 1)};
-  const LayerTraffic traffic = traffic_of(sends, cluster_of({1}), 4096);
+  const Cluster cluster = cluster_of({1});
+  const Batch batch{{std::vector<std::int32_t>(64, 0)}, 8};
+  const LayerTraffic traffic =
+      traffic_of(count(batch, cluster, Dispatch::kFlat), cluster, Combine::kExact, 4096);
   EXPECT_EQ(traffic.dispatch, LevelBytes{});
   EXPECT_EQ(traffic.combine, LevelBytes{});
   EXPECT_THAT(traffic.load, testing::ElementsAre(64));

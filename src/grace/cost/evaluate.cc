@@ -16,8 +16,7 @@ BatchCounter::BatchCounter(const Cluster& cluster, int num_experts, Dispatch dis
     node_of_.push_back(cluster.node_of(device).value);
     for (std::size_t n = 0; n < nodes; ++n) {
       const NodeId node(static_cast<std::int32_t>(n));
-      const int local = cluster.local_index_of(device) % cluster.devices_in(node);
-      entry_.push_back(cluster.first_device_of(node).value + local);
+      entry_.push_back(cluster.entry_of(node, device).value);
     }
   }
   last_device_.assign(devices, 0);

@@ -1,4 +1,5 @@
-// The one evaluator: a routed batch of one layer on a cluster -> vectors, loads, yardsticks, seconds. Planner, simulator and comparison share it.
+// The one evaluator: a routed batch of one layer on a cluster -> vectors, loads, yardsticks, seconds.
+// Planner, simulator and comparison share it.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,26 @@
 namespace grace {
 
 // What one batch of tokens does in one layer. Token t on device s uses the devices D_t.
-//   two_stage:  across nodes one vector to each node of D_t but s's own, to the device there with s's local index (modulo that node's size), the entry;
-//               inside nodes one forward to each device of D_t but the node's entry (in its own node s itself).
-//   per_device: one vector to each device of D_t but s, across or inside nodes.   flat: one for each (token, expert) off s.
+//   two_stage:  across nodes one vector to each node of D_t but s's own, to the device there with s's local
+//   index (modulo that node's size), the entry;
+//               inside nodes one forward to each device of D_t but the node's entry (in its own node s
+//               itself).
+//   per_device: one vector to each device of D_t but s, across or inside nodes.   flat: one for each (token,
+//   expert) off s.
 // The same vectors return in combine.
 struct BatchCounts {
-  std::int64_t tokens = 0;                // with at least one choice
+  std::int64_t tokens = 0;  // with at least one choice
   std::int64_t assignments = 0;
-  std::int64_t devices = 0;               // sum over tokens of |D_t|, the own device included where used
-  std::int64_t entered_nodes = 0;         // x of two_stage, whatever the dispatch: nodes of D_t but the own, summed over tokens
-  std::int64_t forwards = 0;              // y of two_stage, likewise
-  std::vector<std::int64_t> node_out;     // [N] vectors that leave each node, under the dispatch
-  std::vector<std::int64_t> node_in;      // [N]
-  std::vector<std::int64_t> device_out;   // [D] vectors sent inside the node
-  std::vector<std::int64_t> device_in;    // [D]
-  std::vector<std::int64_t> load;         // [D] assignments
-  std::vector<std::int32_t> copy_load;    // [D, E] assignments of each copy
+  std::int64_t devices = 0;  // sum over tokens of |D_t|, the own device included where used
+  std::int64_t entered_nodes =
+      0;  // x of two_stage, whatever the dispatch: nodes of D_t but the own, summed over tokens
+  std::int64_t forwards = 0;             // y of two_stage, likewise
+  std::vector<std::int64_t> node_out;    // [N] vectors that leave each node, under the dispatch
+  std::vector<std::int64_t> node_in;     // [N]
+  std::vector<std::int64_t> device_out;  // [D] vectors sent inside the node
+  std::vector<std::int64_t> device_in;   // [D]
+  std::vector<std::int64_t> load;        // [D] assignments
+  std::vector<std::int32_t> copy_load;   // [D, E] assignments of each copy
 };
 
 // Counts batch after batch. Thread-compatible; allocates only when made.
@@ -36,14 +41,16 @@ class BatchCounter {
  public:
   // REQUIRES: violations(cluster) is empty.
   BatchCounter(const Cluster& cluster, int num_experts, Dispatch dispatch);
-  // Adds tokens of one source. choices and device_of_choice: [T, K], kNotChosen and kNoDevice.value where nothing was chosen.
-  void add(DeviceId source, std::span<const std::uint16_t> choices, std::span<const std::int32_t> device_of_choice,
-           int experts_per_token);
+  // Adds tokens of one source. choices and device_of_choice: [T, K], kNotChosen and kNoDevice.value where
+  // nothing was chosen.
+  void add(DeviceId source, std::span<const std::uint16_t> choices,
+           std::span<const std::int32_t> device_of_choice, int experts_per_token);
   const BatchCounts& counts() const { return counts_; }
   void clear();
 
  private:
-  void add_token(std::size_t source, std::span<const std::uint16_t> choices, std::span<const std::int32_t> devices);
+  void add_token(std::size_t source, std::span<const std::uint16_t> choices,
+                 std::span<const std::int32_t> devices);
   void count_vectors(std::size_t source, std::size_t device, std::int64_t vectors);
 
   Dispatch dispatch_;
@@ -56,9 +63,10 @@ class BatchCounter {
   BatchCounts counts_;
 };
 
-// Seconds of one layer for one batch: 2 * (max over nodes of max(in, out) * b / B_inter + max over devices of in * b / B_intra), the latency of each level
-// that carries anything twice, and max over devices of sum over experts of max(tau_w * [n > 0], tau_f * n) / speed, with tau_w an expert's bytes over the
-// memory's rate and tau_f the operations of an assignment over the device's.
+// Seconds of one layer for one batch: 2 * (max over nodes of max(in, out) * b / B_inter + max over devices of
+// in * b / B_intra), the latency of each level that carries anything twice, and max over devices of sum over
+// experts of max(tau_w * [n > 0], tau_f * n) / speed, with tau_w an expert's bytes over the memory's rate and
+// tau_f the operations of an assignment over the device's.
 struct LayerTime {
   double cross_node_s = 0;
   double intra_node_s = 0;
@@ -84,17 +92,19 @@ struct Figures {
   double forwards_per_token = 0;      // y
   double devices_per_token = 0;
   double load_max_over_mean = 1;
-  double load_std = 0;                // standard deviation of the load over devices, over its mean
-  double cross_node_vectors = 0;      // a batch, dispatch alone
+  double load_std = 0;            // standard deviation of the load over devices, over its mean
+  double cross_node_vectors = 0;  // a batch, dispatch alone
   double intra_node_vectors = 0;
-  LayerTime time;                     // zero where sizes are not known
+  LayerTime time;  // zero where sizes are not known
 
   double judge(const Yardstick& yardstick) const {
-    return yardstick.node * remote_nodes_per_token + yardstick.device * forwards_per_token + yardstick.load * load_max_over_mean;
+    return yardstick.node * remote_nodes_per_token + yardstick.device * forwards_per_token +
+           yardstick.load * load_max_over_mean;
   }
 };
 
-// Adds batches up and divides at the end: x, y and devices by tokens, the rest by batches. A batch without an assignment counts nowhere.
+// Adds batches up and divides at the end: x, y and devices by tokens, the rest by batches. A batch without an
+// assignment counts nowhere.
 class FigureSum {
  public:
   void add(const BatchCounts& counts, const Cluster& cluster, const LayerSizes& sizes);

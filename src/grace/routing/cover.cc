@@ -268,8 +268,7 @@ Cover::Cover(const Cluster& cluster, int num_experts, const CoverCosts& costs)
     node_of_.push_back(cluster.node_of(device).value);
     for (std::size_t n = 0; n < nodes_; ++n) {
       const NodeId node(static_cast<std::int32_t>(n));
-      const int local = cluster.local_index_of(device) % cluster.devices_in(node);
-      entry_.push_back(cluster.first_device_of(node).value + local);
+      entry_.push_back(cluster.entry_of(node, device).value);
     }
   }
   opening_.assign(devices_ * nodes_ * lanes_, kNever);

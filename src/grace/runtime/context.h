@@ -17,6 +17,7 @@ struct RankContext {
   Transport& transport;
   ThreadPool& pool;
   Dispatch dispatch;
+  Combine combine;
 
   DeviceId device() const { return DeviceId{transport.rank()}; }
 };

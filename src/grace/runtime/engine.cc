@@ -9,6 +9,7 @@
 #include "grace/runtime/agreement.h"
 #include "grace/runtime/attention_block.h"
 #include "grace/runtime/context.h"
+#include "grace/runtime/expert_exchange.h"
 #include "grace/runtime/kv_cache.h"
 #include "grace/runtime/moe_layer.h"
 #include "grace/runtime/packing.h"
@@ -42,7 +43,8 @@ class CpuEngine final : public Engine {
             const EngineOptions& options)
       : config_(std::move(config)),
         cluster_(cluster),
-        context_{config_, cluster_, transport, pool, options.dispatch},
+        context_{config_, cluster_, transport, pool, options.dispatch, options.combine},
+        exchange_(context_),
         cache_(config_.num_layers, config_.num_kv_heads * config_.head_dim),
         counters_(config_.moe_layers.size()),
         record_trace_(options.record_trace) {}
@@ -54,6 +56,7 @@ class CpuEngine final : public Engine {
   ModelConfig config_;
   Cluster cluster_;
   RankContext context_;
+  ExpertExchange exchange_;
   Matrix embedding_;
   std::vector<Layer> layers_;
   std::vector<float> final_norm_;
@@ -160,7 +163,7 @@ Status CpuEngine::step(const StepInput& input, bool all_logits, std::vector<floa
   std::vector<Choices> choices(layers_.size());
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     layers_[l].attention.run(context_, static_cast<int>(l), rows, cache_, h);
-    GRACE_TRY(layers_[l].moe.run(context_, h, counters_[l], choices[l]));
+    GRACE_TRY(layers_[l].moe.run(context_, exchange_, h, counters_[l], choices[l]));
     if (!record_trace_) choices[l] = {};
   }
   for (std::size_t s = 0; s < input.sequences.size(); ++s)

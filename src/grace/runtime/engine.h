@@ -21,6 +21,7 @@ namespace grace {
 
 struct EngineOptions {
   Dispatch dispatch = Dispatch::kPerDevice;
+  Combine combine = Combine::kExact;
   bool record_trace = false;
 };
 

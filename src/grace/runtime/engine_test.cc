@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <set>
+#include <map>
 #include <string>
 
 #include "grace/routing/routing.h"
@@ -41,12 +41,14 @@ struct Seen {
 // by one.
 std::vector<Seen> run_engine(const TinyModel& model, const Plan& plan, const Cluster& cluster,
                              Dispatch dispatch, int threads,
-                             const std::vector<std::vector<std::int32_t>>& tokens_of_rank, int decoded) {
+                             const std::vector<std::vector<std::int32_t>>& tokens_of_rank, int decoded,
+                             Combine combine = Combine::kExact) {
   std::vector<Seen> seen(tokens_of_rank.size());
   const Status status = run_in_process(cluster.num_devices(), kTimeout, [&](Transport& transport) -> Status {
     ThreadPool pool(threads);
-    const auto engine = GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool,
-                                               {.dispatch = dispatch, .record_trace = true}));
+    const auto engine =
+        GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool,
+                               {.dispatch = dispatch, .combine = combine, .record_trace = true}));
     const auto rank = static_cast<std::size_t>(transport.rank());
     const std::vector<std::int32_t>& tokens = tokens_of_rank[rank];
     engine->reset(1);
@@ -113,47 +115,54 @@ TEST(AnEngine, GivesTheLogitsAndRoutesOfThePlainForwardPass) {
 
 // Replays the trace of each rank through the routing and counts what travels, without the cost room's help.
 LayerTraffic brute_traffic(const std::vector<Seen>& seen, const Plan& plan, const Cluster& cluster,
-                           Dispatch dispatch, std::size_t layer, int hidden, std::vector<SendCounts>& sends) {
+                           Dispatch dispatch, Combine combine, std::size_t layer, int hidden) {
   LayerTraffic traffic;
   traffic.load.assign(seen.size(), 0);
-  sends.clear();
+  const auto carry = [&](std::int32_t from, std::int32_t to, std::int64_t assignments) {
+    if (from == to) return;
+    const bool exact = combine == Combine::kExact;
+    const bool near = cluster.node_of(DeviceId{from}) == cluster.node_of(DeviceId{to});
+    (near ? traffic.dispatch.intra_node_payload : traffic.dispatch.cross_node_payload) += 4 * hidden;
+    (near ? traffic.dispatch.intra_node_header : traffic.dispatch.cross_node_header) +=
+        8 + assignments * (exact ? 4 : 8);
+    (near ? traffic.combine.intra_node_payload : traffic.combine.cross_node_payload) +=
+        4 * hidden * (exact ? assignments : 1);
+  };
   for (std::size_t source = 0; source < seen.size(); ++source) {
     const Trace& trace = seen[source].trace;
     const int top = trace.experts_per_token;
     const DeviceId from{static_cast<std::int32_t>(source)};
     const auto router =
         make_router(plan.routing, plan.layers[layer], plan.num_experts, cluster, from).value();
-    std::vector<std::int32_t> all_devices;
     for (std::int64_t t = 0; t < trace.num_tokens(); ++t) {
       std::vector<std::int32_t> devices(static_cast<std::size_t>(top));
       router->route(trace.choices(t, MoeOrdinal{static_cast<std::int32_t>(layer)}), top, devices);
-      all_devices.insert(all_devices.end(), devices.begin(), devices.end());
-      std::set<std::int32_t> visited;
+      std::map<std::int32_t, std::int64_t> of_device, of_node;
       for (const std::int32_t device : devices) {
         ++traffic.load[static_cast<std::size_t>(device)];
-        if (device == from.value) continue;
-        const bool same_node = cluster.node_of(DeviceId{device}) == cluster.node_of(from);
-        const bool new_vector = dispatch == Dispatch::kFlat || visited.insert(device).second;
-        (same_node ? traffic.dispatch.intra_node_payload : traffic.dispatch.cross_node_payload) +=
-            new_vector ? 4 * hidden : 0;
-        (same_node ? traffic.dispatch.intra_node_header : traffic.dispatch.cross_node_header) +=
-            (new_vector ? 8 : 0) + 4;
-        (same_node ? traffic.combine.intra_node_payload : traffic.combine.cross_node_payload) += 4 * hidden;
+        ++of_device[device];
+        ++of_node[cluster.node_of(DeviceId{device}).value];
+        if (dispatch == Dispatch::kFlat) carry(from.value, device, 1);
       }
+      if (dispatch == Dispatch::kPerDevice)
+        for (const auto& [device, count] : of_device) carry(from.value, device, count);
+      if (dispatch != Dispatch::kTwoStage) continue;
+      for (const auto& [node, count] : of_node)
+        carry(from.value, cluster.entry_of(NodeId{node}, from).value, count);
+      for (const auto& [device, count] : of_device)
+        carry(cluster.entry_of(cluster.node_of(DeviceId{device}), from).value, device, count);
     }
-    sends.push_back(count_sends(all_devices, top, dispatch, cluster.num_devices()));
   }
   return traffic;
 }
 
 void expect_counted_as_predicted(const std::vector<Seen>& seen, const Plan& plan, const Cluster& cluster,
-                                 Dispatch dispatch, const TinyShape& shape) {
+                                 Dispatch dispatch, const TinyShape& shape,
+                                 Combine combine = Combine::kExact) {
   std::int64_t tokens = 0;
   std::int64_t assignments = 0;
   for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
-    std::vector<SendCounts> sends;
-    const LayerTraffic brute = brute_traffic(seen, plan, cluster, dispatch, layer, shape.hidden, sends);
-    const LayerTraffic predicted = traffic_of(sends, cluster, 4 * shape.hidden);
+    const LayerTraffic brute = brute_traffic(seen, plan, cluster, dispatch, combine, layer, shape.hidden);
     LevelBytes sent;
     LevelBytes returned;
     for (std::size_t rank = 0; rank < seen.size(); ++rank) {
@@ -166,9 +175,6 @@ void expect_counted_as_predicted(const std::vector<Seen>& seen, const Plan& plan
     }
     EXPECT_EQ(sent, brute.dispatch);
     EXPECT_EQ(returned, brute.combine);
-    EXPECT_EQ(predicted.dispatch, brute.dispatch);
-    EXPECT_EQ(predicted.combine, brute.combine);
-    EXPECT_EQ(predicted.load, brute.load);
   }
   // Each (token, expert) is computed once in the whole cluster, copies or not.
   EXPECT_EQ(assignments, tokens * shape.top);
@@ -181,7 +187,7 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
   const Cluster one = cluster_of("1x1");
   const auto alone =
       joined(run_engine(model, vanilla(model, one), one, Dispatch::kFlat, 1, {tokens}, 3)[0].logits);
-  for (const char* spec : {"1x1", "1x2", "2x1", "1x3", "2x2", "1x4"}) {
+  for (const char* spec : {"1x1", "1x2", "2x1", "1x3", "2x2", "1x4", "3x1", "1+2", "3+1", "4x2"}) {
     const Cluster cluster = cluster_of(spec);
     std::vector<std::vector<std::int32_t>> tokens_of_rank(static_cast<std::size_t>(cluster.num_devices()));
     for (std::size_t rank = 0; rank < tokens_of_rank.size(); ++rank)
@@ -189,7 +195,7 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
     for (const Plan& plan :
          {vanilla(model, cluster), shuffled(model, cluster, 13), doubled(model, cluster, 17)}) {
       ASSERT_THAT(violations(plan, cluster), IsEmpty());
-      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice}) {
+      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
         SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)) + ", " +
                      std::to_string(plan.max_slots(DeviceId{0})) + " slots");
         const auto seen = run_engine(model, plan, cluster, dispatch, dispatch == Dispatch::kFlat ? 1 : 2,
@@ -201,6 +207,33 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
               << "rank " << rank;
         }
         expect_counted_as_predicted(seen, plan, cluster, dispatch, model.shape());
+      }
+    }
+  }
+}
+
+// Two steps of summing K rounded products, in any order, differ by at most 2 (K - 1) u times the sum of their
+// sizes, and what a layer makes of its input grows that by no more than the test allows.
+TEST(AnEngine, HasNearlyTheSameLogitsWhereResultsAreReducedOnTheWay) {
+  const TinyModel model({.top = 4, .seed = 7});
+  Rng rng(11);
+  for (const char* spec : {"1x1", "1x3", "2x2", "1+2", "4x2"}) {
+    const Cluster cluster = cluster_of(spec);
+    std::vector<std::vector<std::int32_t>> tokens;
+    for (int rank = 0; rank < cluster.num_devices(); ++rank)
+      tokens.push_back(random_tokens(rng, 9, model.shape().vocab));
+    for (const Plan& plan : {shuffled(model, cluster, 13), doubled(model, cluster, 17)}) {
+      const auto exact = run_engine(model, plan, cluster, Dispatch::kPerDevice, 1, tokens, 2);
+      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+        SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)));
+        const auto reduced = run_engine(model, plan, cluster, dispatch, 1, tokens, 2, Combine::kReduced);
+        for (std::size_t rank = 0; rank < reduced.size(); ++rank) {
+          expect_close(joined(reduced[rank].logits), joined(exact[rank].logits), 1e-5);
+          if (cluster.num_devices() == 1) {
+            EXPECT_EQ(joined(reduced[rank].logits), joined(exact[rank].logits));
+          }
+        }
+        expect_counted_as_predicted(reduced, plan, cluster, dispatch, model.shape(), Combine::kReduced);
       }
     }
   }
@@ -234,7 +267,7 @@ TEST(AnEngine, ServesRanksThatHaveNoTokensAndARankThatHasAllExperts) {
   const int vocab = model.shape().vocab;
   const std::vector<std::vector<std::int32_t>> tokens{
       {}, random_tokens(rng, 1, vocab), random_tokens(rng, 5, vocab), random_tokens(rng, 16, vocab)};
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice}) {
+  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
     const auto seen = run_engine(model, plan, cluster, dispatch, 1, tokens, 0);
     EXPECT_THAT(joined(seen[0].logits), IsEmpty());
     EXPECT_EQ(seen[0].trace.num_tokens(), 0);

@@ -1,4 +1,4 @@
-// The dispatch's messages: which assignments go to which rank, and their bytes (docs/formats/messages.md).
+// The dispatch's messages: hidden vectors and who wants them (docs/formats/messages.md).
 #pragma once
 
 #include <cstddef>
@@ -6,42 +6,63 @@
 #include <span>
 #include <vector>
 
-#include "grace/base/ids.h"
 #include "grace/base/result.h"
 #include "grace/cost/cost.h"
 
 namespace grace {
 
-// The tokens of one rank in one layer, gated and routed.
-struct RoutedTokens {
-  std::span<const float> x;                        // [T, H]
-  std::span<const std::uint16_t> experts;          // [T, K]
-  std::span<const std::int32_t> device_of_choice;  // [T, K], kNoDevice.value where nothing was chosen
+// One (token, expert) on its way.
+struct WireAssignment {
+  std::uint16_t expert = 0;
+  std::uint16_t local = 0;  // index of the device that serves it, inside its node
+  float weight = 0;         // the gate's; travels where results are reduced, else it is 0 on arrival
+};
+
+// One hidden vector and its assignments, by ascending expert. Views.
+struct Parcel {
+  std::int32_t row = 0;  // the token's, on the rank that it started from
+  std::span<const WireAssignment> assignments;
+  const float* x = nullptr;  // [H]
+};
+
+// What every message of a hop keeps to.
+struct WireFormat {
   int hidden_size = 0;
-  int experts_per_token = 0;
+  int num_experts = 0;
+  Combine combine = Combine::kExact;
 };
 
-// What one rank sends. Its own assignments are listed but have no bytes.
-struct Outgoing {
-  std::vector<std::byte> bytes;
-  std::vector<std::size_t> offsets;  // [D + 1]
-  std::vector<std::vector<std::size_t>>
-      cells_of_rank;  // [D]: cells of [T, K] in the order in which their results come back
-  SendCounts counts;  // the own device's included
+// REQUIRES: the parcel has an assignment.
+void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<std::byte>& message);
+
+// The parcels of many messages, in the order in which they were read; x points into the messages.
+class ParcelList {
+ public:
+  std::size_t size() const { return entries_.size(); }
+  std::size_t num_assignments() const { return assignments_.size(); }
+  Parcel operator[](std::size_t i) const {
+    const Entry& entry = entries_[i];
+    return {entry.row, std::span(assignments_).subspan(entry.first, entry.count), entry.x};
+  }
+  // Of all parcels before the i-th.
+  std::size_t first_assignment(std::size_t i) const { return entries_[i].first; }
+  void clear();
+  void add(const Parcel& parcel);
+
+ private:
+  struct Entry {
+    std::int32_t row;
+    std::size_t first, count;
+    const float* x;
+  };
+  std::vector<Entry> entries_;
+  std::vector<WireAssignment> assignments_;
 };
 
-// By destination, token after token, a token's experts by ascending id.
-Outgoing pack_dispatch(const RoutedTokens& tokens, Dispatch dispatch, int num_devices, DeviceId own);
-
-// One (token, expert) that came in. x: [H], a view into the received bytes.
-struct IncomingAssignment {
-  ExpertId expert;
-  const float* x = nullptr;
-};
-// Reads the message of rank `source` and appends its assignments. Errors: peer_lost, with the byte, for a
-// message that is cut short, has a negative row, no experts or more than `num_experts`, or an expert outside
-// [0, num_experts). REQUIRES: message is aligned to 4 bytes.
-Status unpack_dispatch(std::span<const std::byte> message, int source, int hidden_size, int num_experts,
-                       std::vector<IncomingAssignment>& assignments);
+// Reads the message of rank `source` and appends its parcels. Errors: peer_lost, with the byte, for a message
+// that is cut short, has a negative row, no experts or more than there are, experts that do not ascend, or
+// one outside [0, num_experts). REQUIRES: message is aligned to 4 bytes.
+Status read_parcels(const WireFormat& format, std::span<const std::byte> message, int source,
+                    ParcelList& parcels);
 
 }  // namespace grace

@@ -13,7 +13,7 @@
 #include "grace/routing/routing.h"
 #include "grace/runtime/context.h"
 #include "grace/runtime/engine.h"
-#include "grace/runtime/messages.h"
+#include "grace/runtime/expert_exchange.h"
 
 namespace grace {
 
@@ -23,9 +23,9 @@ struct Choices {
   std::vector<float> weights;          // [T, K]
 };
 
-// A token's result is the sum over its experts, by ascending id, of weight * output row, added up in f32 on
-// the token's own rank: the same bits for every plan, rank count, dispatch and transport. Owner of its
-// weights. Thread-compatible.
+// A token's result is the sum over its experts of weight * output row, added up as ExpertExchange says: with
+// exact results the same bits for every plan, rank count, dispatch and transport. Owner of its weights.
+// Thread-compatible.
 class MoeLayer {
  public:
   // experts: those the plan puts on this rank, loaded. Errors: those of make_router.
@@ -34,34 +34,18 @@ class MoeLayer {
 
   // Routing starts its turns anew.
   void reset(const RankContext& context);
-  // Collective. h: [T, H], in and out: h += moe(norm(h)). Errors: the transport's; peer_lost when another
-  // rank sends what cannot be.
-  Status run(const RankContext& context, std::span<float> h, LayerCounters& counters, Choices& choices);
+  // Collective. h: [T, H], in and out: h += moe(norm(h)). `exchange` may serve all layers in turn. Errors:
+  // the transport's; peer_lost when another rank sends what cannot be.
+  Status run(const RankContext& context, ExpertExchange& exchange, std::span<float> h,
+             LayerCounters& counters, Choices& choices);
 
  private:
-  struct Received {
-    std::vector<std::byte> bytes;                 // the assignments point into it
-    std::vector<IncomingAssignment> assignments;  // other ranks', by ascending source; then this rank's own
-    std::vector<std::size_t>
-        offsets;  // [D + 1]: assignments by source, none for this rank; the own ones start at the last
-  };
-  struct Exchange {
-    Outgoing out;
-    Received in;
-    std::vector<float> outputs;  // [assignments, H]
-  };
-
   void gate(const RankContext& context, std::span<const float> x, Choices& choices,
             std::vector<std::int32_t>& devices);
-  Status dispatch(const RankContext& context, const RoutedTokens& tokens, Exchange& exchange,
-                  LayerCounters& counters) const;
-  void run_experts(const RankContext& context, Exchange& exchange) const;
-  Status combine(const RankContext& context, const Exchange& exchange, const Choices& choices,
-                 std::span<float> h, LayerCounters& counters) const;
-
-  // h += the weighted outputs; output_of_cell: [T, K], nullptr where nothing was chosen.
-  static void add_outputs(const RankContext& context, const Choices& choices,
-                          std::span<const float* const> output_of_cell, std::span<float> h);
+  Status check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const;
+  // outputs: [rows, H].
+  void run_experts(const RankContext& context, std::span<const ExpertRow> rows,
+                   std::vector<float>& outputs) const;
 
   LayerPlan plan_;
   std::string policy_;

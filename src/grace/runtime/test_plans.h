@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,17 @@ inline std::vector<int> all_layers(int count) {
   return layers;
 }
 
-inline Cluster cluster_of(const std::string& spec) { return parse_cluster(spec).value(); }
+// As parse_cluster, or nodes of sizes of their own: `1+3`.
+inline Cluster cluster_of(const std::string& spec) {
+  if (spec.find('+') == std::string::npos) return parse_cluster(spec).value();
+  Cluster cluster = parse_cluster("1x1").value();
+  cluster.name = spec;
+  cluster.devices_of_node.clear();
+  std::istringstream sizes(spec);
+  for (std::string size; std::getline(sizes, size, '+');)
+    cluster.devices_of_node.emplace_back(static_cast<std::size_t>(std::stoi(size)));
+  return cluster;
+}
 
 inline Plan vanilla(const TinyModel& model, const Cluster& cluster) {
   return vanilla_plan("tiny", model.shape().experts, all_layers(model.shape().layers), cluster);

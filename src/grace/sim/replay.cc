@@ -16,16 +16,22 @@ class LayerRun {
  public:
   LayerRun(const Trace& trace, MoeOrdinal layer, const Cluster& cluster, const ReplayOptions& options,
            std::vector<std::unique_ptr<Router>> routers)
-      : trace_(trace), layer_(layer), cluster_(cluster), options_(options), routers_(std::move(routers)) {
+      : trace_(trace),
+        layer_(layer),
+        cluster_(cluster),
+        options_(options),
+        routers_(std::move(routers)),
+        counter_(cluster, options.dispatch) {
     result_.traffic.load.assign(routers_.size(), 0);
     result_.mean_max_over_mean = 0;
   }
 
   void step(const sim::Pass& pass) {
-    sends_.clear();
+    counter_.clear();
     for (std::size_t device = 0; device < routers_.size(); ++device)
-      sends_.push_back(send(device, pass.devices[device].tokens));
-    const LayerTraffic traffic = traffic_of(sends_, cluster_, options_.bytes_per_vector);
+      send(device, pass.devices[device].tokens);
+    const LayerTraffic traffic =
+        traffic_of(counter_.counts(), cluster_, options_.combine, options_.bytes_per_vector);
     result_.traffic.dispatch += traffic.dispatch;
     result_.traffic.combine += traffic.combine;
     for (std::size_t device = 0; device < routers_.size(); ++device)
@@ -44,7 +50,7 @@ class LayerRun {
   }
 
  private:
-  SendCounts send(std::size_t device, const std::vector<std::int64_t>& tokens) {
+  void send(std::size_t device, const std::vector<std::int64_t>& tokens) {
     choices_.clear();
     for (const std::int64_t token : tokens) {
       const std::span<const std::uint16_t> of_token = trace_.choices(token, layer_);
@@ -52,8 +58,7 @@ class LayerRun {
     }
     device_of_choice_.resize(choices_.size());
     routers_[device]->route(choices_, trace_.experts_per_token, device_of_choice_);
-    return count_sends(device_of_choice_, trace_.experts_per_token, options_.dispatch,
-                       static_cast<int>(routers_.size()));
+    counter_.add(DeviceId(static_cast<std::int32_t>(device)), device_of_choice_, trace_.experts_per_token);
   }
 
   const Trace& trace_;
@@ -62,7 +67,7 @@ class LayerRun {
   const ReplayOptions& options_;
   std::vector<std::unique_ptr<Router>> routers_;  // [D]
   LayerReplay result_;
-  std::vector<SendCounts> sends_;
+  HopCounter counter_;
   std::vector<std::uint16_t> choices_;
   std::vector<std::int32_t> device_of_choice_;
 };
@@ -70,8 +75,6 @@ class LayerRun {
 Status check_options(const ReplayOptions& options) {
   if (options.bytes_per_vector < 0)
     return invalid_input("bytes per vector " + std::to_string(options.bytes_per_vector) + " is below 0");
-  if (options.dispatch == Dispatch::kTwoStage)
-    return unsupported("replay counts flat and per_device dispatch; simulate counts two_stage too");
   return {};
 }
 

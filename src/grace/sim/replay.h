@@ -17,7 +17,8 @@ namespace grace {
 struct ReplayOptions {
   int batch = 0;  // sequences that run together, over all devices; 0: all of them
   Dispatch dispatch = Dispatch::kPerDevice;
-  std::int64_t bytes_per_vector = 0;  // payload of one vector: hidden size times 4 in exact mode
+  Combine combine = Combine::kExact;
+  std::int64_t bytes_per_vector = 0;  // payload of one vector: hidden size times 4
 };
 
 // One MoE layer over the whole trace. Steps in which the layer has no assignment count in neither mean.
@@ -38,8 +39,7 @@ struct Replay {
 // token of each sequence that has one left (the trace's rows beyond the prompt: a generation of n new tokens
 // feeds n - 1). One router per device and layer lives through the whole trace. Same result at any thread
 // count. Errors: invalid_input when plan, cluster and trace disagree, or the plan's routing policy is
-// unknown; unsupported for two_stage dispatch, whose wire is not laid out here. REQUIRES: violations(trace)
-// is empty.
+// unknown. REQUIRES: violations(trace) is empty.
 Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& cluster,
                       const ReplayOptions& options, ThreadPool& pool);
 

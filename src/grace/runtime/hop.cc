@@ -1,0 +1,119 @@
+#include "grace/runtime/hop.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "grace/base/check.h"
+#include "grace/runtime/stopwatch.h"
+
+namespace grace {
+
+Hop::Hop(const RankContext& context, std::vector<int> group)
+    : context_(context),
+      group_(std::move(group)),
+      format_{context.config.hidden_size, context.config.num_experts, context.combine},
+      hidden_(static_cast<std::size_t>(context.config.hidden_size)) {
+  const auto own = std::ranges::find(group_, context.transport.rank());
+  GRACE_CHECK(own != group_.end(), "a rank is in its own group");
+  own_ = static_cast<std::size_t>(own - group_.begin());
+  message_.resize(group_.size());
+  first_row_.resize(group_.size());
+  clear();
+}
+
+void Hop::clear() {
+  for (auto& message : message_) message.clear();
+  for (auto& rows : first_row_) rows.assign(1, 0);
+  header_bytes_.assign(group_.size(), 0);
+}
+
+std::size_t Hop::add(std::size_t position, const Parcel& parcel) {
+  GRACE_CHECK(position != own_, "nothing travels to the own rank");
+  std::vector<std::byte>& message = message_[position];
+  const std::size_t before = message.size();
+  append_parcel(format_, parcel, message);
+  header_bytes_[position] += static_cast<std::int64_t>(message.size() - before - hidden_ * sizeof(float));
+  std::vector<std::size_t>& first_row = first_row_[position];
+  first_row.push_back(first_row.back() + rows_of(parcel));
+  return first_row.size() - 2;
+}
+
+Status Hop::there(HopCost& cost) {
+  arrived_.clear();
+  arrived_begin_.assign(1, 0);
+  if (group_.size() == 1) {
+    arrived_begin_.push_back(0);
+    return {};
+  }
+  send_.clear();
+  std::vector<std::size_t> offsets{0};
+  for (const std::vector<std::byte>& message : message_) {
+    send_.insert(send_.end(), message.begin(), message.end());
+    offsets.push_back(send_.size());
+  }
+  GRACE_TRY(exchange(send_, offsets, header_bytes_, received_, received_offsets_, cost));
+  for (std::size_t i = 0; i < group_.size(); ++i) {
+    const auto message = std::span<const std::byte>(received_).subspan(
+        received_offsets_[i], received_offsets_[i + 1] - received_offsets_[i]);
+    Status read = read_parcels(format_, message, group_[i], arrived_);
+    if (!read.ok()) {
+      context_.transport.abort(read.error().message);
+      return read;
+    }
+    arrived_begin_.push_back(arrived_.size());
+  }
+  return {};
+}
+
+Status Hop::back(std::span<const float> results, HopCost& cost) {
+  if (group_.size() == 1) return {};
+  std::vector<std::size_t> offsets{0};
+  std::size_t parcel = 0, rows = 0;
+  for (std::size_t i = 0; i < group_.size(); ++i) {
+    for (; parcel < arrived_begin_[i + 1]; ++parcel) rows += rows_of(arrived_[parcel]);
+    offsets.push_back(rows * hidden_ * sizeof(float));
+  }
+  GRACE_CHECK(results.size() == rows * hidden_, "a result for each vector that arrived");
+  const std::vector<std::int64_t> no_headers(group_.size(), 0);
+  GRACE_TRY(exchange(std::as_bytes(results), offsets, no_headers, returned_, returned_offsets_, cost));
+  for (std::size_t i = 0; i < group_.size(); ++i) {
+    const std::size_t bytes = returned_offsets_[i + 1] - returned_offsets_[i];
+    if (bytes == first_row_[i].back() * hidden_ * sizeof(float)) continue;
+    const std::string what = "rank " + std::to_string(group_[i]) + " returns " + std::to_string(bytes) +
+                             " bytes for " + std::to_string(first_row_[i].back()) + " vectors";
+    context_.transport.abort(what);
+    return peer_lost(what);
+  }
+  return {};
+}
+
+const float* Hop::result(std::size_t position, std::size_t number) const {
+  return reinterpret_cast<const float*>(returned_.data() + returned_offsets_[position]) +
+         first_row_[position][number] * hidden_;
+}
+
+// header_bytes: [group], the part that is no payload.
+Status Hop::exchange(std::span<const std::byte> send, std::span<const std::size_t> offsets,
+                     std::span<const std::int64_t> header_bytes, std::vector<std::byte>& received,
+                     std::vector<std::size_t>& received_offsets, HopCost& cost) const {
+  Transport& transport = context_.transport;
+  const std::vector<std::int64_t> before = transport.bytes_sent_to();
+  {
+    const Stopwatch wait(cost.wait_s);
+    GRACE_TRY(transport.all_to_all_among(group_, send, offsets, received, received_offsets));
+  }
+  const NodeId own_node = context_.cluster.node_of(context_.device());
+  for (std::size_t i = 0; i < group_.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(group_[i]);
+    const std::int64_t sent = transport.bytes_sent_to()[rank] - before[rank];
+    GRACE_CHECK(sent == static_cast<std::int64_t>(offsets[i + 1] - offsets[i]),
+                "the transport counts other bytes than it was handed");
+    const bool same_node = context_.cluster.node_of(DeviceId{group_[i]}) == own_node;
+    (same_node ? cost.bytes.intra_node_payload : cost.bytes.cross_node_payload) += sent - header_bytes[i];
+    (same_node ? cost.bytes.intra_node_header : cost.bytes.cross_node_header) += header_bytes[i];
+  }
+  return {};
+}
+
+}  // namespace grace
