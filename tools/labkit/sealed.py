@@ -6,6 +6,7 @@ namespaces and links. What stays after a SIGKILL is one empty directory in /run,
 """
 
 import ctypes
+import fcntl
 import os
 import pathlib
 import signal
@@ -38,15 +39,32 @@ def folder_of(pid: int) -> pathlib.Path:
 def remove_leftovers() -> list[str]:
     """Removes the empty directories of labs that are no more; returns their names.
 
-    A directory that a living lab has mounted over is never removed: removing it would take the mount away too.
+    A lab holds a lock on its directory. Without it nothing is removed: that would take away what the living lab mounted there.
     """
     removed = []
     for folder in sorted(RUN.glob(PREFIX + "*")):
-        pid = folder.name.removeprefix(PREFIX)
-        if pid.isdigit() and not pathlib.Path("/proc", pid).exists():
+        try:
+            held = _hold(folder)
+        except OSError:  # a living lab's, or just removed by another
+            continue
+        try:
             folder.rmdir()
             removed.append(folder.name)
+        except OSError:
+            pass
+        finally:
+            os.close(held)
     return removed
+
+
+def _hold(folder: pathlib.Path) -> int:
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
 
 
 def in_sealed_place(body: Callable[[pathlib.Path], int]) -> int:
@@ -56,17 +74,21 @@ def in_sealed_place(body: Callable[[pathlib.Path], int]) -> int:
     """
     remove_leftovers()
     folder = folder_of(os.getpid())
+    folder.mkdir(exist_ok=True)
+    NETNS.mkdir(exist_ok=True)
     try:
-        folder.mkdir()
-        NETNS.mkdir(exist_ok=True)
+        held = _hold(folder)
+    except OSError as error:
+        raise Refusal(f"{folder}: {error.strerror}") from error
+    try:
         _call("unshare", CLONE_NEWPID)  # of the next child, which is process 1 there
         child = os.fork()
         if child == 0:
             _become_first(folder, body)
         return _wait_for(child)
     finally:
-        if folder.exists():
-            folder.rmdir()
+        folder.rmdir()
+        os.close(held)
 
 
 def _call(name: str, *arguments: int) -> None:
