@@ -95,7 +95,7 @@ Result<int> eval(const Flags& flags, const Context& context) {
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
     const bool keep = ranks.keeps(transport);
     const auto engine =
-        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {job.dispatch, false}));
+        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {.dispatch = job.dispatch}));
     Progress silent("");
     if (!flags.logits.empty()) {
       auto logits =

@@ -123,7 +123,7 @@ Result<RecordedRun> run_recorded(Ranks& ranks, const Job& job, const Plan& plan,
   RecordedRun run;
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
     const auto engine =
-        GRACE_TRY(Engine::make(job.model, plan, job.cluster, transport, pool, {job.dispatch, false}));
+        GRACE_TRY(Engine::make(job.model, plan, job.cluster, transport, pool, {.dispatch = job.dispatch}));
     RecordingEngine recorder(*engine);
     GenerateResult made = GRACE_TRY(generate(recorder, transport, prompts, options, progress));
     StepCounters steps = GRACE_TRY(
