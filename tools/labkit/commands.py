@@ -18,6 +18,7 @@ EXAMPLES = """examples:
 
 {hosts} in the command becomes the hostfile of the nodes. Needs root, ip, tc and Open MPI. docs/lab.md tells what the lab can and cannot show."""
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "mount", "hostname": "hostname", "mpirun": "openmpi-bin"}
+REAL_TIME_TOOLS = ("chrt", "taskset")
 
 
 def main(arguments: list[str]) -> int:
@@ -55,7 +56,7 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--nodes", type=int, default=2)
     command.add_argument("--devices", type=int, default=2, help="ranks of a node (default 2)")
     _add_link(command)
-    command.add_argument("--pin", action="store_true", help="each rank on one core, in turn with those that share it (chrt, taskset)")
+    command.add_argument("--pin", action="store_true", help="each rank on one core, with real-time priority and in turn with those that share it")
     command.add_argument("--json", metavar="FILE", help="write what was laid, how the job ended and each link's bytes both ways")
     command.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="{hosts} in it becomes the hostfile")
     command.set_defaults(action=_run)
@@ -76,7 +77,7 @@ def _demand(*tools: str) -> None:
         raise Refusal("needs root: it makes network namespaces and shapes their links")
     for tool in tools:
         if shutil.which(tool) is None:
-            raise Refusal(f"{tool} is not here: install {TOOLS[tool]}")
+            raise Refusal(f"{tool} is not here: install {TOOLS.get(tool, 'util-linux')}")
 
 
 def _link_of(args: argparse.Namespace) -> network.Link:
@@ -93,14 +94,14 @@ def _run(args: argparse.Namespace) -> int:
         if not 1 <= value <= highest:
             raise Refusal(f"{name}: {value} is outside [1, {highest}]")
     link = _link_of(args)
-    _demand(*TOOLS, *(("chrt", "taskset") if args.pin else ()))
+    _demand(*TOOLS, *(REAL_TIME_TOOLS if args.pin else ()))
     wanted = job.Job(args.nodes, args.devices, words, args.pin)
     return sealed.in_sealed_place(lambda folder: job.run(wanted, link, folder, args.json))
 
 
 def _probe(args: argparse.Namespace) -> int:
     link = _link_of(args)
-    _demand("ip", "tc", "unshare", "mount", "hostname")
+    _demand(*(set(TOOLS) - {"mpirun"}), *REAL_TIME_TOOLS)
 
     def body(_: pathlib.Path) -> int:
         print(json.dumps(probe.measure(link, args.seconds), indent=1))

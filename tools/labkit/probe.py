@@ -13,7 +13,7 @@ PORT = 7000
 PINGS = 200
 WARM_UP_S = 0.3  # TCP starts slowly, and the shaper's bucket is full at first
 CHUNK = 1 << 18
-LEAST_SHARE = 0.95
+REAL_TIME = ("chrt", "--rr", "1")  # the link is measured, not what else runs here
 
 
 def measure(link: network.Link, seconds: float) -> dict:
@@ -35,7 +35,7 @@ def _streams(pairs: list[tuple[int, int, int]], seconds: float) -> list[dict]:
 
 
 def _end(node: int, *arguments: object) -> subprocess.Popen:
-    words = [sys.executable, sys.argv[0], "probe-end", *map(str, arguments)]
+    words = [*REAL_TIME, sys.executable, sys.argv[0], "probe-end", *map(str, arguments)]
     return subprocess.Popen(network.entering(network.node_name(node), words), stdout=subprocess.PIPE, text=True)
 
 
