@@ -100,7 +100,8 @@ TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
       plans.push_back(covered(plans.back()));
     }
     for (const Plan& plan : plans) {
-      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage,
+                                      Dispatch::kPadded, Dispatch::kAllGather}) {
         SCOPED_TRACE(std::string(shape) + " " + plan.strategy + " " + std::string(name_of(dispatch)));
         const Counted counted = generate_and_count(model, plan, cluster, dispatch, prompts);
         const Trace trace = in_prompt_order(counted.trace_of_rank, prompts.size());

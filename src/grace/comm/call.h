@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,6 +35,17 @@ inline Error waited_too_long(int rank, int peer, Call call, std::chrono::millise
 inline Error in_another_call(int rank, int peer, Call mine, Call theirs) {
   return peer_lost(rank_name(rank) + ": " + rank_name(peer) + " is in " + std::string(name_of(theirs)) +
                    ", this rank in " + std::string(name_of(mine)));
+}
+// `peer` sent another number of bytes than it had said it would.
+inline Error cut_short(int rank, int peer, Call call, std::size_t bytes, std::size_t announced) {
+  return peer_lost(rank_name(peer) + ": its message to " + rank_name(rank) + " in " +
+                   std::string(name_of(call)) + " has " + std::to_string(bytes) + " bytes where " +
+                   std::to_string(announced) + " were announced");
+}
+inline Error too_long(int rank, int peer, Call call, std::size_t announced) {
+  return peer_lost(rank_name(peer) + ": its message to " + rank_name(rank) + " in " +
+                   std::string(name_of(call)) + " has more than the " + std::to_string(announced) +
+                   " bytes that were announced");
 }
 inline Error left_with_fault(int rank, int peer, std::string_view reason) {
   return peer_lost(rank_name(rank) + ": " + rank_name(peer) + " left: " + std::string(reason));

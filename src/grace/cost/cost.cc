@@ -10,22 +10,29 @@
 
 namespace grace {
 
+namespace {
+
+constexpr std::pair<Dispatch, std::string_view> kDispatches[] = {{Dispatch::kFlat, "flat"},
+                                                                 {Dispatch::kPerDevice, "per_device"},
+                                                                 {Dispatch::kTwoStage, "two_stage"},
+                                                                 {Dispatch::kPadded, "padded"},
+                                                                 {Dispatch::kAllGather, "allgather"}};
+
+}  // namespace
+
 Result<Dispatch> parse_dispatch(std::string_view name) {
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage})
-    if (name_of(dispatch) == name) return dispatch;
-  return invalid_input("dispatch `" + std::string(name) + "` is none of flat, per_device, two_stage");
+  std::string names;
+  for (const auto& [dispatch, known] : kDispatches) {
+    if (known == name) return dispatch;
+    names += (names.empty() ? "" : ", ") + std::string(known);
+  }
+  return invalid_input("dispatch `" + std::string(name) + "` is none of " + names);
 }
 
 std::string_view name_of(Dispatch dispatch) {
-  switch (dispatch) {
-    case Dispatch::kFlat:
-      return "flat";
-    case Dispatch::kPerDevice:
-      return "per_device";
-    case Dispatch::kTwoStage:
-      break;
-  }
-  return "two_stage";
+  for (const auto& [known, name] : kDispatches)
+    if (known == dispatch) return name;
+  return "unknown";
 }
 
 std::string_view name_of(Combine combine) { return combine == Combine::kExact ? "exact" : "reduced"; }
@@ -39,6 +46,17 @@ HopCounter::HopCounter(const Cluster& cluster, Dispatch dispatch) : cluster_(clu
 
 void HopCounter::clear() {
   for (auto* counts : {&counts_.vectors, &counts_.assignments, &counts_.load}) std::ranges::fill(*counts, 0);
+}
+
+HopCounts HopCounter::counts() const {
+  HopCounts counts = counts_;
+  if (dispatch_ != Dispatch::kPadded) return counts;
+  const std::size_t devices = of_device_.size();
+  const std::int64_t longest = std::ranges::max(counts_.vectors);
+  for (std::size_t from = 0; from < devices; ++from)
+    for (std::size_t to = 0; to < devices; ++to)
+      if (from != to) counts.vectors[from * devices + to] = counts.assignments[from * devices + to] = longest;
+  return counts;
 }
 
 void HopCounter::add(DeviceId source, std::span<const std::int32_t> device_of_choice, int experts_per_token) {
@@ -60,12 +78,16 @@ void HopCounter::add_token(DeviceId source, std::span<const std::int32_t> device
     if (of_device_[d]++ == 0) used_.push_back(device);
   }
   std::ranges::sort(used_);
+  if (dispatch_ == Dispatch::kAllGather)
+    for (std::size_t d = 0; d < of_device_.size(); ++d) carry(source.idx(), d, 1, 0);
   NodeId entered = cluster_.node_of(source);
   for (const std::int32_t device : used_) {
     const DeviceId to(device);
     const std::int64_t assignments = std::exchange(of_device_[to.idx()], 0);
     if (dispatch_ != Dispatch::kTwoStage) {
-      carry(source.idx(), to.idx(), dispatch_ == Dispatch::kFlat ? assignments : 1, assignments);
+      const bool alone = dispatch_ == Dispatch::kFlat || dispatch_ == Dispatch::kPadded;
+      const std::int64_t vectors = alone ? assignments : dispatch_ == Dispatch::kPerDevice ? 1 : 0;
+      carry(source.idx(), to.idx(), vectors, assignments);
       continue;
     }
     const NodeId node = cluster_.node_of(to);

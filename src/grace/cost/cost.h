@@ -13,9 +13,11 @@
 
 namespace grace {
 
-enum class Dispatch { kFlat, kPerDevice, kTwoStage };
-Result<Dispatch> parse_dispatch(
-    std::string_view name);  // "flat", "per_device", "two_stage"; errors: invalid_input naming them
+// flat sends a token to each of its experts, per_device to each of their devices, two_stage to each node and
+// from there to its devices; padded is flat with every message as long as the longest (as Tutel and DeepSpeed
+// with a capacity that drops nothing); allgather sends every token to everyone (as vLLM's default).
+enum class Dispatch { kFlat, kPerDevice, kTwoStage, kPadded, kAllGather };
+Result<Dispatch> parse_dispatch(std::string_view name);  // by name_of; errors: invalid_input naming them
 std::string_view name_of(Dispatch dispatch);
 
 // How results come home. exact: one vector for each (token, expert), added up at home by ascending expert:
@@ -42,7 +44,8 @@ class HopCounter {
   HopCounter(const Cluster& cluster, Dispatch dispatch);
   // device_of_choice: [T, K], kNoDevice.value where nothing was chosen.
   void add(DeviceId source, std::span<const std::int32_t> device_of_choice, int experts_per_token);
-  const HopCounts& counts() const { return counts_; }
+  // Of what was added since clear(), as one exchange; padding is by its longest message.
+  HopCounts counts() const;
   void clear();
 
  private:

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -66,6 +67,7 @@ class Scales {
 LayerTraffic weigh(const Batch& batch, const Cluster& cluster, Dispatch dispatch, Combine combine) {
   Scales scales(cluster, combine, 512);
   scales.traffic.load.assign(static_cast<std::size_t>(cluster.num_devices()), 0);
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> of_pair;
   for (std::int32_t s = 0; s < cluster.num_devices(); ++s) {
     const std::vector<std::int32_t>& devices = batch.device_of_choice_of_source[static_cast<std::size_t>(s)];
     for (std::size_t token = 0; token < devices.size(); token += static_cast<std::size_t>(batch.top_k)) {
@@ -78,8 +80,11 @@ LayerTraffic weigh(const Batch& batch, const Cluster& cluster, Dispatch dispatch
         ++of_device[d];
         ++of_node[cluster.node_of(DeviceId(d)).value];
         if (dispatch == Dispatch::kFlat) scales.weigh(s, d, 1);
+        if (dispatch == Dispatch::kPadded) ++of_pair[{s, d}];
       }
-      if (dispatch == Dispatch::kFlat) continue;
+      if (dispatch == Dispatch::kAllGather)
+        for (std::int32_t d = 0; d < cluster.num_devices(); ++d) scales.weigh(s, d, of_device[d]);
+      if (dispatch != Dispatch::kPerDevice && dispatch != Dispatch::kTwoStage) continue;
       const auto entry = [&](std::int32_t node) {
         if (dispatch == Dispatch::kPerDevice || node == cluster.node_of(DeviceId(s)).value) return s;
         int local = 0;
@@ -96,6 +101,12 @@ LayerTraffic weigh(const Batch& batch, const Cluster& cluster, Dispatch dispatch
         scales.weigh(entry(cluster.node_of(DeviceId(device)).value), device, assignments);
     }
   }
+  std::int64_t longest = 0;
+  for (const auto& [pair, vectors] : of_pair)
+    if (pair.first != pair.second) longest = std::max(longest, vectors);
+  for (std::int32_t from = 0; from < cluster.num_devices(); ++from)
+    for (std::int32_t to = 0; to < cluster.num_devices(); ++to)
+      for (std::int64_t i = 0; i < longest; ++i) scales.weigh(from, to, 1);
   return scales.traffic;
 }
 
@@ -114,7 +125,8 @@ TEST_P(Traffic, EqualsEveryMessageWrittenDown) {
   const std::vector<std::vector<std::size_t>> shapes{{1}, {2, 2}, {4, 4}, {1, 3, 2}, {3}, {1, 1}};
   const Cluster cluster = cluster_of(shapes[rng.below(shapes.size())]);
   const Batch batch = random_batch(rng, cluster.num_devices());
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage,
+                                  Dispatch::kPadded, Dispatch::kAllGather}) {
     const HopCounts counts = count(batch, cluster, dispatch);
     for (const Combine combine : {Combine::kExact, Combine::kReduced}) {
       SCOPED_TRACE(std::string(name_of(dispatch)) + ", " + std::string(name_of(combine)));
@@ -183,13 +195,15 @@ TEST(Imbalance, IsMeasuredOverAllDevices) {
 }
 
 TEST(ADispatchName, ReadsBackAndIsRefusedWhenUnknown) {
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice})
+  for (const Dispatch dispatch :
+       {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage, Dispatch::kPadded, Dispatch::kAllGather})
     EXPECT_EQ(parse_dispatch(name_of(dispatch)).value(), dispatch);
   EXPECT_EQ(parse_dispatch("flat").value(), Dispatch::kFlat);
   EXPECT_EQ(parse_dispatch("per_device").value(), Dispatch::kPerDevice);
   const auto unknown = parse_dispatch("Flat");
   ASSERT_FALSE(unknown.ok());
-  EXPECT_EQ(unknown.error().message, "dispatch `Flat` is none of flat, per_device, two_stage");
+  EXPECT_EQ(unknown.error().message,
+            "dispatch `Flat` is none of flat, per_device, two_stage, padded, allgather");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct BatchCounts {
 // Counts batch after batch. Thread-compatible; allocates only when made.
 class BatchCounter {
  public:
-  // REQUIRES: violations(cluster) is empty.
+  // REQUIRES: violations(cluster) is empty; dispatch is flat, per_device or two_stage.
   BatchCounter(const Cluster& cluster, int num_experts, Dispatch dispatch);
   // Adds tokens of one source. choices and device_of_choice: [T, K], kNotChosen and kNoDevice.value where
   // nothing was chosen.

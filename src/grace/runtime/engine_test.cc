@@ -22,6 +22,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr std::chrono::milliseconds kTimeout{60000};
+constexpr Dispatch kDispatches[] = {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage,
+                                    Dispatch::kPadded, Dispatch::kAllGather};
 
 std::vector<std::int32_t> random_tokens(Rng& rng, int count, int vocab) {
   std::vector<std::int32_t> tokens;
@@ -146,6 +148,8 @@ LayerTraffic brute_traffic(const std::vector<Seen>& seen, const Plan& plan, cons
       }
       if (dispatch == Dispatch::kPerDevice)
         for (const auto& [device, count] : of_device) carry(from.value, device, count);
+      if (dispatch == Dispatch::kAllGather)
+        for (std::int32_t d = 0; d < cluster.num_devices(); ++d) carry(from.value, d, of_device[d]);
       if (dispatch != Dispatch::kTwoStage) continue;
       for (const auto& [node, count] : of_node)
         carry(from.value, cluster.entry_of(NodeId{node}, from).value, count);
@@ -159,6 +163,8 @@ LayerTraffic brute_traffic(const std::vector<Seen>& seen, const Plan& plan, cons
 void expect_counted_as_predicted(const std::vector<Seen>& seen, const Plan& plan, const Cluster& cluster,
                                  Dispatch dispatch, const TinyShape& shape,
                                  Combine combine = Combine::kExact) {
+  // What is padded depends on what travels at the same time; the simulator's replay is compared elsewhere.
+  if (dispatch == Dispatch::kPadded) return;
   std::int64_t tokens = 0;
   std::int64_t assignments = 0;
   for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
@@ -195,7 +201,7 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
     for (const Plan& plan :
          {vanilla(model, cluster), shuffled(model, cluster, 13), doubled(model, cluster, 17)}) {
       ASSERT_THAT(violations(plan, cluster), IsEmpty());
-      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+      for (const Dispatch dispatch : kDispatches) {
         SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)) + ", " +
                      std::to_string(plan.max_slots(DeviceId{0})) + " slots");
         const auto seen = run_engine(model, plan, cluster, dispatch, dispatch == Dispatch::kFlat ? 1 : 2,
@@ -224,7 +230,7 @@ TEST(AnEngine, HasNearlyTheSameLogitsWhereResultsAreReducedOnTheWay) {
       tokens.push_back(random_tokens(rng, 9, model.shape().vocab));
     for (const Plan& plan : {shuffled(model, cluster, 13), doubled(model, cluster, 17)}) {
       const auto exact = run_engine(model, plan, cluster, Dispatch::kPerDevice, 1, tokens, 2);
-      for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+      for (const Dispatch dispatch : kDispatches) {
         SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)));
         const auto reduced = run_engine(model, plan, cluster, dispatch, 1, tokens, 2, Combine::kReduced);
         for (std::size_t rank = 0; rank < reduced.size(); ++rank) {
@@ -267,7 +273,7 @@ TEST(AnEngine, ServesRanksThatHaveNoTokensAndARankThatHasAllExperts) {
   const int vocab = model.shape().vocab;
   const std::vector<std::vector<std::int32_t>> tokens{
       {}, random_tokens(rng, 1, vocab), random_tokens(rng, 5, vocab), random_tokens(rng, 16, vocab)};
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+  for (const Dispatch dispatch : kDispatches) {
     const auto seen = run_engine(model, plan, cluster, dispatch, 1, tokens, 0);
     EXPECT_THAT(joined(seen[0].logits), IsEmpty());
     EXPECT_EQ(seen[0].trace.num_tokens(), 0);

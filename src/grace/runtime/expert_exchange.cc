@@ -100,6 +100,7 @@ void ExpertExchange::add_token(std::size_t token) {
   std::ranges::sort(cells_, [&](std::size_t a, std::size_t b) {
     return std::pair(node_of(a), tokens_.experts[a]) < std::pair(node_of(b), tokens_.experts[b]);
   });
+  if (cells_.empty() && context_.dispatch == Dispatch::kAllGather) add_home(token, {}, {});
   for (std::size_t first = 0; first < cells_.size();) {
     std::size_t last = first;
     devices_.clear();
@@ -121,7 +122,7 @@ void ExpertExchange::add_home(std::size_t token, std::span<const DeviceId> devic
   const float* x = tokens_.x.data() + token * hidden_;
   Home home{token, true, 0, items_.size(), home_assignments_.size(), assignments.size()};
   home_assignments_.insert(home_assignments_.end(), assignments.begin(), assignments.end());
-  const std::size_t node = node_[devices.front().idx()];
+  const std::size_t node = devices.empty() ? 0 : node_[devices.front().idx()];
   if (first_.has_value() && node != node_[context_.device().idx()]) {
     home.is_item = false;
     home.position = entry_position_[node];
@@ -136,6 +137,7 @@ void ExpertExchange::add_home(std::size_t token, std::span<const DeviceId> devic
 }
 
 void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const Wanted> wanted) {
+  const bool alone = context_.dispatch == Dispatch::kFlat || context_.dispatch == Dispatch::kPadded;
   Item item{parts_.size(), 0, wanted.size()};
   // By device, and of a device by expert.
   places_.resize(wanted.size());
@@ -144,8 +146,7 @@ void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const 
   for (std::size_t at = 0; at < places_.size();) {
     const std::size_t position = wanted[places_[at]].position;
     Part part{position, 0, part_assignments_.size(), 0};
-    while (at < places_.size() && wanted[places_[at]].position == position &&
-           (part.count == 0 || context_.dispatch != Dispatch::kFlat)) {
+    while (at < places_.size() && wanted[places_[at]].position == position && (part.count == 0 || !alone)) {
       part_assignments_.push_back(wanted[places_[at]].assignment);
       part_index_.push_back(places_[at]);
       ++part.count;
@@ -161,8 +162,22 @@ void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const 
     }
     parts_.push_back(part);
   }
+  if (context_.dispatch == Dispatch::kAllGather) add_unwanted(row, x, item);
   item.last = parts_.size();
   items_.push_back(item);
+}
+
+// To the ranks that have no expert of the token.
+void ExpertExchange::add_unwanted(std::int32_t row, const float* x, const Item& item) {
+  std::size_t part = item.first;
+  const std::size_t wanted = parts_.size();
+  for (std::size_t position = 0; position < last_.group().size(); ++position) {
+    if (part < wanted && parts_[part].position == position) {
+      ++part;
+    } else if (position != last_.own()) {
+      parts_.push_back({position, last_.add(position, {row, {}, x}), part_assignments_.size(), 0});
+    }
+  }
 }
 
 // What came from other nodes goes to its devices in this one.

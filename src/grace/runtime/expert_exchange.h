@@ -91,6 +91,7 @@ class ExpertExchange {
   void add_home(std::size_t token, std::span<const DeviceId> devices,
                 std::span<const WireAssignment> assignments);
   void add_item(std::int32_t row, const float* x, std::span<const Wanted> wanted);
+  void add_unwanted(std::int32_t row, const float* x, const Item& item);
   Status pass_on();
   Status collect_rows();
 

@@ -1,6 +1,7 @@
 #include "grace/runtime/hop.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -12,7 +13,8 @@ namespace grace {
 Hop::Hop(const RankContext& context, std::vector<int> group)
     : context_(context),
       group_(std::move(group)),
-      format_{context.config.hidden_size, context.config.num_experts, context.combine},
+      format_{context.config.hidden_size, context.config.num_experts, context.combine,
+              context.dispatch == Dispatch::kPadded, context.dispatch == Dispatch::kAllGather},
       hidden_(static_cast<std::size_t>(context.config.hidden_size)) {
   const auto own = std::ranges::find(group_, context.transport.rank());
   GRACE_CHECK(own != group_.end(), "a rank is in its own group");
@@ -46,6 +48,7 @@ Status Hop::there(HopCost& cost) {
     arrived_begin_.push_back(0);
     return {};
   }
+  if (format_.padding) GRACE_TRY(pad_messages());
   send_.clear();
   std::vector<std::size_t> offsets{0};
   for (const std::vector<std::byte>& message : message_) {
@@ -66,6 +69,47 @@ Status Hop::there(HopCost& cost) {
   return {};
 }
 
+// Every message to another rank as long as the longest of all ranks.
+Status Hop::pad_messages() {
+  std::uint64_t longest = 0;
+  for (const auto& rows : first_row_) longest = std::max(longest, std::uint64_t{rows.size() - 1});
+  const auto all = GRACE_TRY(context_.transport.all_gather(std::as_bytes(std::span(&longest, 1))));
+  for (const std::vector<std::byte>& theirs : all) {
+    std::uint64_t length = 0;
+    GRACE_CHECK(theirs.size() == sizeof length, "every rank tells one length");
+    std::memcpy(&length, theirs.data(), sizeof length);
+    longest = std::max(longest, length);
+  }
+  padded_to_ = longest;
+  const std::vector<float> nothing(hidden_, 0.0F);
+  const WireAssignment nobody;
+  for (std::size_t i = 0; i < group_.size(); ++i) {
+    if (i == own_) continue;
+    const std::size_t before = message_[i].size();
+    const std::size_t missing = padded_to_ - (first_row_[i].size() - 1);
+    for (std::size_t n = 0; n < missing; ++n)
+      append_parcel(format_, {-1, std::span(&nobody, 1), nothing.data()}, message_[i]);
+    header_bytes_[i] +=
+        static_cast<std::int64_t>(message_[i].size() - before - missing * hidden_ * sizeof(float));
+  }
+  return {};
+}
+
+// Likewise the answers; offsets, in and out, are those of the results.
+std::span<const float> Hop::pad_results(std::span<const float> results, std::vector<std::size_t>& offsets) {
+  padded_results_.clear();
+  std::vector<std::size_t> padded{0};
+  for (std::size_t i = 0; i < group_.size(); ++i) {
+    const std::size_t first = offsets[i] / sizeof(float), last = offsets[i + 1] / sizeof(float);
+    padded_results_.insert(padded_results_.end(), results.begin() + static_cast<std::ptrdiff_t>(first),
+                           results.begin() + static_cast<std::ptrdiff_t>(last));
+    if (i != own_) padded_results_.resize(padded.back() / sizeof(float) + padded_to_ * hidden_, 0.0F);
+    padded.push_back(padded_results_.size() * sizeof(float));
+  }
+  offsets = padded;
+  return padded_results_;
+}
+
 Status Hop::back(std::span<const float> results, HopCost& cost) {
   if (group_.size() == 1) return {};
   std::vector<std::size_t> offsets{0};
@@ -75,13 +119,15 @@ Status Hop::back(std::span<const float> results, HopCost& cost) {
     offsets.push_back(rows * hidden_ * sizeof(float));
   }
   GRACE_CHECK(results.size() == rows * hidden_, "a result for each vector that arrived");
+  if (format_.padding) results = pad_results(results, offsets);
   const std::vector<std::int64_t> no_headers(group_.size(), 0);
   GRACE_TRY(exchange(std::as_bytes(results), offsets, no_headers, returned_, returned_offsets_, cost));
   for (std::size_t i = 0; i < group_.size(); ++i) {
     const std::size_t bytes = returned_offsets_[i + 1] - returned_offsets_[i];
-    if (bytes == first_row_[i].back() * hidden_ * sizeof(float)) continue;
+    const std::size_t asked = i == own_ ? 0 : format_.padding ? padded_to_ : first_row_[i].back();
+    if (bytes == asked * hidden_ * sizeof(float)) continue;
     const std::string what = "rank " + std::to_string(group_[i]) + " returns " + std::to_string(bytes) +
-                             " bytes for " + std::to_string(first_row_[i].back()) + " vectors";
+                             " bytes for " + std::to_string(asked) + " vectors";
     context_.transport.abort(what);
     return peer_lost(what);
   }

@@ -51,6 +51,8 @@ class Hop {
   const float* result(std::size_t position, std::size_t number) const;
 
  private:
+  Status pad_messages();
+  std::span<const float> pad_results(std::span<const float> results, std::vector<std::size_t>& offsets);
   Status exchange(std::span<const std::byte> send, std::span<const std::size_t> offsets,
                   std::span<const std::int64_t> header_bytes, std::vector<std::byte>& received,
                   std::vector<std::size_t>& received_offsets, HopCost& cost) const;
@@ -63,6 +65,8 @@ class Hop {
   std::vector<std::vector<std::byte>> message_;      // [group]
   std::vector<std::int64_t> header_bytes_;           // [group]
   std::vector<std::vector<std::size_t>> first_row_;  // [group][added + 1] of each vector's results
+  std::size_t padded_to_ = 0;                        // vectors of each message
+  std::vector<float> padded_results_;
   std::vector<std::byte> send_, received_, returned_;
   std::vector<std::size_t> received_offsets_, returned_offsets_;
   ParcelList arrived_;

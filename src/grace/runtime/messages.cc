@@ -35,7 +35,7 @@ std::size_t assignment_bytes(const WireFormat& format) {
 }  // namespace
 
 void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<std::byte>& message) {
-  GRACE_CHECK(!parcel.assignments.empty(), "a vector that nobody wants");
+  GRACE_CHECK(format.unwanted || !parcel.assignments.empty(), "a vector that nobody wants");
   const std::size_t vector_bytes = static_cast<std::size_t>(format.hidden_size) * sizeof(float);
   const std::size_t begin = message.size();
   message.resize(begin + static_cast<std::size_t>(kBytesPerVectorHeader) +
@@ -79,9 +79,11 @@ Status read_parcels(const WireFormat& format, std::span<const std::byte> message
     if (end - at < kBytesPerVectorHeader) return fault(start, "a header that is cut short");
     const auto row = take<std::int32_t>(at);
     const auto count = take<std::int32_t>(at);
-    if (row < 0) return fault(start, "row " + std::to_string(row) + " is below 0");
-    if (count < 1 || count > format.num_experts)
-      return fault(start, std::to_string(count) + " experts are outside [1, " +
+    const bool fills = format.padding && row == -1;
+    if (row < 0 && !fills) return fault(start, "row " + std::to_string(row) + " is below 0");
+    const int fewest = format.unwanted ? 0 : 1;
+    if (count < fewest || count > format.num_experts)
+      return fault(start, std::to_string(count) + " experts are outside [" + std::to_string(fewest) + ", " +
                               std::to_string(format.num_experts) + "]");
     const std::size_t rest = static_cast<std::size_t>(count) * assignment_bytes(format) + vector_bytes;
     const auto left = static_cast<std::size_t>(end - at);
@@ -102,7 +104,7 @@ Status read_parcels(const WireFormat& format, std::span<const std::byte> message
     }
     if (format.combine == Combine::kReduced)
       for (WireAssignment& assignment : assignments) assignment.weight = take<float>(at);
-    parcels.add({row, assignments, reinterpret_cast<const float*>(at)});
+    if (!fills) parcels.add({row, assignments, reinterpret_cast<const float*>(at)});
     at += vector_bytes;
   }
   return {};

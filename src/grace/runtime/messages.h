@@ -30,9 +30,11 @@ struct WireFormat {
   int hidden_size = 0;
   int num_experts = 0;
   Combine combine = Combine::kExact;
+  bool padding = false;   // rows of -1 only fill a message up; they are skipped
+  bool unwanted = false;  // vectors that nobody wants travel too
 };
 
-// REQUIRES: the parcel has an assignment.
+// REQUIRES: the parcel has an assignment, or the format lets unwanted vectors travel.
 void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<std::byte>& message);
 
 // The parcels of many messages, in the order in which they were read; x points into the messages.
@@ -60,8 +62,8 @@ class ParcelList {
 };
 
 // Reads the message of rank `source` and appends its parcels. Errors: peer_lost, with the byte, for a message
-// that is cut short, has a negative row, no experts or more than there are, experts that do not ascend, or
-// one outside [0, num_experts). REQUIRES: message is aligned to 4 bytes.
+// that is cut short, has a negative row, no experts where some must be, more than there are, experts that do
+// not ascend, or one outside [0, num_experts). REQUIRES: message is aligned to 4 bytes.
 Status read_parcels(const WireFormat& format, std::span<const std::byte> message, int source,
                     ParcelList& parcels);
 

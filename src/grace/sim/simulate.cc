@@ -234,6 +234,9 @@ PhaseTime Simulation::whole() const {
 
 Result<Simulation> simulate(const Trace& trace, const Plan& plan, const Cluster& cluster,
                             const SimulateOptions& options, ThreadPool& pool) {
+  if (options.dispatch == Dispatch::kPadded || options.dispatch == Dispatch::kAllGather)
+    return unsupported("dispatch " + std::string(name_of(options.dispatch)) +
+                       " is run and counted, not simulated: flat, per_device and two_stage are");
   GRACE_TRY(sim::check_workload(trace, plan, cluster, options.batch));
   check_model(options, plan);
   const std::vector<Pass> passes =

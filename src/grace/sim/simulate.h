@@ -96,7 +96,8 @@ struct Simulation {
 };
 
 // Policies with feedback see the loads after every 32 tokens of each source. The same at any thread count.
-// Errors: invalid_input when plan, cluster and trace disagree, or the plan's routing policy is unknown. The
+// Errors: invalid_input when plan, cluster and trace disagree, or the routing policy is unknown; unsupported for
+// dispatch padded and allgather. The
 // trace is not copied. REQUIRES: violations(trace) is empty; as many MoE layers in options.model as in the
 // trace, or no layers.
 Result<Simulation> simulate(const Trace& trace, const Plan& plan, const Cluster& cluster,

@@ -60,15 +60,40 @@ struct Announcement {
 class Requests {
  public:
   // Where MPI writes the next request. REQUIRES: used at once; the next call may move it.
-  MPI_Request* next(int peer) {
+  MPI_Request* next(int peer) { return next(peer, kSends); }
+  // The same for one that receives a message of so many bytes.
+  MPI_Request* next(int peer, std::size_t bytes) {
     peers_.push_back(peer);
+    bytes_.push_back(bytes);
     return &requests_.emplace_back(MPI_REQUEST_NULL);
   }
   // Whether all are done; completes those that can be.
   bool test() {
     int done = 0;
-    MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
-    return done != 0;
+    statuses_.resize(requests_.size());
+    failed_ = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data()) !=
+              MPI_SUCCESS;
+    return done != 0 || failed_;
+  }
+  // Whether MPI refused one; others may then still be under way.
+  bool failed() const { return failed_; }
+  // What is wrong with a message that came: MPI takes a shorter one than was asked for without a word.
+  // REQUIRES: test() was true, and is not called again.
+  std::optional<Error> wrong_message(int rank, Call call) const {
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      const MPI_Status& status = statuses_[i];
+      if (failed_ && status.MPI_ERROR == MPI_ERR_TRUNCATE)
+        return comm::too_long(rank, peers_[i], call, bytes_[i]);
+      if (failed_ && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
+        return lost(rank, peers_[i], call, status.MPI_ERROR);
+      if (failed_ || bytes_[i] == kSends) continue;
+      int came = 0;
+      MPI_Get_count(&status, MPI_BYTE, &came);
+      if (static_cast<std::size_t>(came) != bytes_[i])
+        return comm::cut_short(rank, peers_[i], call, static_cast<std::size_t>(came), bytes_[i]);
+    }
+    if (failed_) return lost(rank, peers_.empty() ? rank : peers_.front(), call, MPI_ERR_UNKNOWN);
+    return std::nullopt;
   }
   // REQUIRES: test() was false.
   int first_missing() {
@@ -81,8 +106,22 @@ class Requests {
   }
 
  private:
+  static constexpr std::size_t kSends = ~std::size_t{0};
+
+  static Error lost(int rank, int peer, Call call, int code) {
+    std::array<char, MPI_MAX_ERROR_STRING> text{};
+    int length = 0;
+    MPI_Error_string(code, text.data(), &length);
+    return peer_lost(comm::rank_name(rank) + ": " + std::string(name_of(call)) + " with " +
+                     comm::rank_name(peer) + ": " +
+                     std::string(text.data(), static_cast<std::size_t>(length)));
+  }
+
   std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
   std::vector<int> peers_;
+  std::vector<std::size_t> bytes_;  // kSends for what is sent
+  bool failed_ = false;
 };
 
 class MpiTransport final : public Transport {
@@ -171,7 +210,7 @@ class MpiTransport final : public Transport {
       if (peer == rank_) continue;
       const auto p = static_cast<std::size_t>(peer);
       MPI_Irecv(&heard_[p], sizeof(Announcement), MPI_BYTE, peer, kAnnouncementTag, data_,
-                requests.next(peer));
+                requests.next(peer, sizeof(Announcement)));
       MPI_Isend(&announced_[p], sizeof(Announcement), MPI_BYTE, peer, kAnnouncementTag, data_,
                 requests.next(peer));
     }
@@ -182,6 +221,7 @@ class MpiTransport final : public Transport {
         return fail(comm::waited_too_long(rank_, requests.first_missing(), call, timeout_));
       sched_yield();  // ranks may share a core
     }
+    if (std::optional<Error> wrong = requests.wrong_message(rank_, call)) return fail(*std::move(wrong));
     for (const int peer : group) {
       const std::uint64_t theirs = heard_[static_cast<std::size_t>(peer)].call;
       if (theirs != static_cast<std::uint64_t>(call))
@@ -203,9 +243,11 @@ class MpiTransport final : public Transport {
       const int from = group[i];
       std::byte* into = place(i);
       const std::size_t bytes = heard_[static_cast<std::size_t>(from)].bytes;
-      for (std::size_t at = 0; at < bytes; at += kChunkBytes)
-        MPI_Irecv(into + at, static_cast<int>(std::min(kChunkBytes, bytes - at)), MPI_BYTE, from, kPayloadTag,
-                  data_, requests.next(from));
+      for (std::size_t at = 0; at < bytes; at += kChunkBytes) {
+        const std::size_t chunk = std::min(kChunkBytes, bytes - at);
+        MPI_Irecv(into + at, static_cast<int>(chunk), MPI_BYTE, from, kPayloadTag, data_,
+                  requests.next(from, chunk));
+      }
     }
     for (std::size_t step = 1; step < size; ++step) {
       const std::size_t i = (me + step) % size;
@@ -224,6 +266,10 @@ class MpiTransport final : public Transport {
         return fail(comm::waited_too_long(rank_, requests.first_missing(), call, timeout_));
       }
       sched_yield();
+    }
+    if (std::optional<Error> wrong = requests.wrong_message(rank_, call)) {
+      payload_pending_ = requests.failed();
+      return fail(*std::move(wrong));
     }
     return {};
   }
@@ -300,6 +346,8 @@ Result<std::unique_ptr<Transport>> make_mpi_transport(int* argc, char*** argv,
   if (MPI_Comm_dup(MPI_COMM_WORLD, &data) != MPI_SUCCESS ||
       MPI_Comm_dup(MPI_COMM_WORLD, &control) != MPI_SUCCESS)
     return internal_error("transport mpi: MPI_Comm_dup failed");
+  // An error is an answer, not the end of the process: what is wrong with a message has to be told.
+  for (const MPI_Comm comm : {data, control}) MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   return std::unique_ptr<Transport>(std::make_unique<MpiTransport>(rank, size, data, control, timeout));
 }
 
