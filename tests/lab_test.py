@@ -102,9 +102,13 @@ class ARecord(unittest.TestCase):
 
 
 class ALink(unittest.TestCase):
-    def test_holds_two_frames_and_a_quarter_of_a_millisecond(self):
-        self.assertEqual(network.Link(10**8).burst, 2 * 9014)
-        self.assertEqual(network.Link(10**10).burst, 312500)
+    def test_has_a_bucket_of_a_frame_and_a_fifth_of_a_millisecond(self):
+        self.assertEqual(network.Link(10**8).burst, 9014 + 2500)
+        self.assertEqual(network.Link(10**10).burst, 9014 + 250000)
+
+    def test_leaves_half_the_bucket_to_late_timers_where_a_frame_lets_it(self):
+        for rate_of_link, largest in ((10**8, 9014), (10**9, (9014 + 25000) // 2), (10**10, 65536)):
+            self.assertEqual(network.Link(rate_of_link).largest_packet, largest)
 
 
 class ARefusal(unittest.TestCase):
@@ -217,7 +221,7 @@ class ALab(unittest.TestCase):
         for number in (signal.SIGINT, signal.SIGTERM):
             started = self.start("exec sleep 1000")
             started.send_signal(number)
-            self.assertEqual(started.wait(timeout=30), 128 + signal.SIGTERM)
+            self.assertEqual(started.wait(timeout=30), 128 + number)
             started.communicate()
             self.assert_nothing_left()
 
@@ -235,6 +239,14 @@ class ALab(unittest.TestCase):
         for started in (first, second):
             out, errors = started.communicate(timeout=60)
             self.assertEqual((started.returncode, sorted(out.split())), (0, ["node0", "node0", "node1", "node1"]), errors)
+
+    def test_cuts_a_node_off_and_joins_it_again(self):
+        reach = "python3 -c 'import socket; s = socket.socket(); s.settimeout(0.5); print(s.connect_ex((\"node1\", 9)) == 111, flush=True)'"
+        done, told = self.run_lab("sh", "-c", f"{reach}; {LAB} cut node1; {reach}; {LAB} join node1; {reach}; {LAB} links; {LAB} cut alpha")
+        words = done.stdout.split(maxsplit=3)
+        self.assertEqual((words[:3], done.returncode), (["True", "False", "True"], 2))
+        self.assertEqual([link["node"] for link in json.loads(words[3])], ["node0", "node1"])
+        self.assertEqual(done.stderr, "lab: 'alpha' is no node such as node1\n")
 
     def test_probes_its_links(self):
         done = lab("probe", "--rate", "100mbit", "--seconds", 0.5, env=self.environment())

@@ -39,6 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     rate.add_command(commands)
     links = commands.add_parser("links", help="inside a lab's job: each link's bytes both ways so far, as JSON")
     links.set_defaults(action=_links)
+    for name, text in {"cut": "inside a lab's job: cut a node off from the others", "join": "inside a lab's job: join a node that was cut off"}.items():
+        command = commands.add_parser(name, help=text)
+        command.add_argument("node", help="such as node1")
+        command.set_defaults(action=_set_link)
     clean = commands.add_parser("clean", help="remove what a killed lab left: an empty directory each")
     clean.set_defaults(action=_clean)
     check = commands.add_parser("check", help="say in one line why a lab cannot run here; 0 when it can")
@@ -117,11 +121,21 @@ def _probe_end(args: argparse.Namespace) -> int:
     return 0
 
 
-def _links(_: argparse.Namespace) -> int:
+def _nodes_here(command: str) -> int:
     nodes = os.environ.get(job.NODES_VARIABLE)
     if nodes is None:
-        raise Refusal("links: not inside a lab's job; after one, see the file of run --json")
-    print(json.dumps(network.link_counters(int(nodes)), indent=1))
+        raise Refusal(f"{command}: not inside a lab's job")
+    return int(nodes)
+
+
+def _links(args: argparse.Namespace) -> int:
+    print(json.dumps(network.link_counters(_nodes_here(args.command)), indent=1))
+    return 0
+
+
+def _set_link(args: argparse.Namespace) -> int:
+    _nodes_here(args.command)
+    network.set_link(args.node, up=args.command == "join")
     return 0
 
 

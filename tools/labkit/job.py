@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from labkit import network
-from labkit.sealed import command
+from labkit.sealed import SIGNALS, command
 
 STOP_S = 10.0  # how long a job that was told to end may take
 SETTLE_S = 2.0  # how long a job's daemons may outlive it
@@ -102,16 +102,17 @@ def _environment(job: Job, folder: pathlib.Path) -> dict[str, str]:
 
 
 def _wait(words: list[str], environment: dict[str, str]) -> int:
-    """Runs the words to their end, passing SIGTERM on, and reaps whoever else ends, as process 1 must."""
+    """Runs the words to their end, passing signals on, and reaps whoever else ends, as process 1 must."""
     child = subprocess.Popen(words, env=environment, start_new_session=True)
     deadline = float("inf")
 
-    def stop(*_: object) -> None:
+    def pass_on(number: int, _: object) -> None:
         nonlocal deadline
         deadline = min(deadline, time.monotonic() + STOP_S)
-        os.kill(child.pid, signal.SIGTERM)
+        os.kill(child.pid, number)
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in SIGNALS:
+        signal.signal(number, pass_on)
     while time.monotonic() < deadline:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child.pid:

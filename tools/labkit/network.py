@@ -1,8 +1,10 @@
 """Nodes as network namespaces, each with one shaped link into a switch."""
 
 import json
+import re
 from dataclasses import dataclass
 
+from labkit.refusal import Refusal
 from labkit.sealed import command
 from labkit.units import rate_text
 
@@ -11,9 +13,8 @@ SWITCH = "switch"
 MOST_NODES = 64
 HEADER = 14  # Ethernet, which the shaper counts
 CONGESTION_CONTROL = "cubic"  # the usual one, whatever this machine's own is
-# The bucket is a free pass after a pause, so it is small; below this TCP stays under 95 % of the rate (0.1 ms: 90 % at 1 gbit).
-BURST_S = 250e-6
-LEAST_FRAMES = 2
+# The bucket is a free pass after a pause, so it is small: a frame, and what a late timer would lose.
+TIMER_S = 200e-6
 # Only a switch port where several nodes send to one ever fills its queue; TCP holds a sender's own link back before.
 QUEUE_S = 50e-3
 LEAST_QUEUE = 1 << 20
@@ -26,7 +27,12 @@ class Link:
 
     @property
     def burst(self) -> int:
-        return max(LEAST_FRAMES * (self.mtu + HEADER), round(self.rate / 8 * BURST_S))
+        return self.mtu + HEADER + round(self.rate / 8 * TIMER_S)
+
+    @property
+    def largest_packet(self) -> int:
+        """Bytes that TCP hands over at once: with less than the bucket to spare, every late timer costs rate."""
+        return min(65536, max(self.mtu + HEADER, self.burst // 2))
 
     @property
     def queue(self) -> int:
@@ -55,7 +61,7 @@ def _plug_in(node: int, link: Link) -> None:
     command("ip", "netns", "add", name)
     command("ip", "-n", SWITCH, "link", "add", port, "mtu", link.mtu, "type", "veth", "peer", "name", "eth0", "mtu", link.mtu, "netns", name)
     for where, device in ((SWITCH, port), (name, "eth0")):
-        command("ip", "-n", where, "link", "set", device, "addrgenmode", "none", "gso_max_size", min(65536, link.burst))
+        command("ip", "-n", where, "link", "set", device, "addrgenmode", "none", "gso_max_size", link.largest_packet)
         command("tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate_text(link.rate), "burst", link.burst, "limit", link.queue)
     command("ip", "-n", SWITCH, "link", "set", port, "master", "br0", "up")
     command("ip", "-n", name, "address", "add", f"{address(node)}/24", "dev", "eth0")
@@ -72,6 +78,13 @@ def link_counters(nodes: int) -> list[dict]:
         found.append({"node": node_name(node), "sent_bytes": sent["bytes"], "received_bytes": received["bytes"],
                       "sent_frames": sent["packets"], "received_frames": received["packets"], "dropped": sent["drops"] + received["drops"]})
     return found
+
+
+def set_link(node: str, up: bool) -> None:
+    """Cuts a node off from the others, or joins it again."""
+    if not re.fullmatch(r"node\d+", node):
+        raise Refusal(f"'{node}' is no node such as node1")
+    command("ip", "-n", SWITCH, "link", "set", node.replace("node", "port"), "up" if up else "down")
 
 
 def _shaper(where: str, device: str) -> dict:

@@ -70,7 +70,7 @@ def _hold(folder: pathlib.Path) -> int:
 def in_sealed_place(body: Callable[[pathlib.Path], int]) -> int:
     """Runs body(folder) as process 1 of a sealed place; returns its exit status. folder: in memory, gone with the place.
 
-    SIGINT, SIGTERM and SIGHUP reach the body as SIGTERM.
+    SIGINT, SIGTERM and SIGHUP are passed on to the body.
     """
     remove_leftovers()
     folder = folder_of(os.getpid())
@@ -101,7 +101,9 @@ def _become_first(folder: pathlib.Path, body: Callable[[pathlib.Path], int]) -> 
     status = 2
     try:
         _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent passes it on
+        os.setsid()  # a terminal would send SIGINT here too, beside the parent
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: os._exit(128))
         _call("unshare", CLONE_NEWNS)
         command("mount", "--make-rprivate", "/")
         command("mount", "-t", "proc", "proc", "/proc")
@@ -121,7 +123,7 @@ def _become_first(folder: pathlib.Path, body: Callable[[pathlib.Path], int]) -> 
 
 def _wait_for(child: int) -> int:
     for number in SIGNALS:
-        signal.signal(number, lambda *_: os.kill(child, signal.SIGTERM))
+        signal.signal(number, lambda sent, _: os.kill(child, sent))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
