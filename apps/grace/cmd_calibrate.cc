@@ -19,7 +19,7 @@ namespace {
 struct Flags {
   std::string out, cluster, transport, hosts;
   int ranks = 0, threads = 1;
-  double seconds = 8;
+  double seconds = 8, deadline_s = kDefaultDeadlineS;
   bool json = false;
 };
 
@@ -175,7 +175,7 @@ Result<int> run(const Flags& flags, const Context& context) {
   options.seconds = flags.seconds;
   if (!flags.cluster.empty()) options.shape = GRACE_TRY(parse_cluster(flags.cluster));
   const int size = GRACE_TRY(num_ranks(flags, options.shape, mpi));
-  Ranks ranks = GRACE_TRY(Ranks::make({size, mpi, flags.hosts, flags.threads}, context));
+  Ranks ranks = GRACE_TRY(Ranks::make({size, mpi, flags.hosts, flags.threads, flags.deadline_s}, context));
   Progress progress("calibrate");
   Calibration result;
   const auto body = [&](Transport& transport, ThreadPool& pool) -> Status {
@@ -221,6 +221,7 @@ void add_calibrate(CLI::App& app, Context& context) {
   command->add_option("--transport", flags->transport, "in_process (ranks are threads, the default) or mpi");
   command->add_option("--hosts", flags->hosts,
                       "an mpirun hostfile; without it everything is on this machine");
+  add_deadline(*command, flags->deadline_s);
   command->add_option("--threads", flags->threads, "threads of each rank (default 1)");
   command->add_option("--seconds", flags->seconds, "how long to measure (default 8; three rounds at least)");
   command->add_flag("--json", flags->json, "one JSON value");

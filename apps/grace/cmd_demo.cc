@@ -323,6 +323,7 @@ void add_demo(CLI::App& app, Context& context) {
   command->add_option("--model", flags->engine.model, "another model folder with heldout/ texts");
   command->add_option("--cluster", flags->engine.cluster, "NODESxDEVICES (default 2x2)");
   command->add_option("--transport", flags->engine.transport, "in_process (default) or mpi");
+  add_deadline(*command, flags->engine.deadline_s);
   command->add_option("--dispatch", flags->engine.dispatch, "flat or per_device (default)");
   command->add_option("--threads", flags->engine.threads, "threads of each rank (default 1)");
   command->add_option("--seed", flags->engine.seed, "seed of everything random (default 0)");

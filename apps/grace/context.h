@@ -7,6 +7,7 @@
 
 #include "grace/base/result.h"
 #include "grace/files/json_file.h"
+#include "rank_report.h"
 
 namespace grace::app {
 
@@ -15,8 +16,9 @@ using Action = std::function<Result<int>()>;
 
 struct Context {
   int argc = 0;
-  char** argv = nullptr;  // for mpirun and MPI
-  Action action;          // set by the command that was asked for
+  char** argv = nullptr;       // for mpirun and MPI
+  Action action;               // set by the command that was asked for
+  RankVoice* voice = nullptr;  // to the `grace` that started this rank; null where none did
 };
 
 // One per command: declares its options and, when it is chosen, sets context.action. `context` outlives the

@@ -3,13 +3,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
-#include <cstring>
+#include <string_view>
 #include <vector>
 
+#include "fingerprint.h"
 #include "grace/comm/mpi/mpi_transport.h"
+#include "job_process.h"
+#include "rank_report.h"
+#include "supervise.h"
 
 namespace grace::app {
 namespace {
@@ -19,25 +24,44 @@ namespace {
 constexpr std::chrono::milliseconds kRankTimeout = std::chrono::minutes(5);
 constexpr int kMostThreads = 1024;
 
-// Becomes `mpirun -n ranks` of this command line; 0 leaves the number to the hostfile.
-Error become_mpirun(int ranks, const std::string& hosts, const Context& context) {
-  std::vector<std::string> words = {"mpirun", "--quiet", "--oversubscribe",     "--bind-to",
-                                    "none",   "--mca",   "mpi_yield_when_idle", "1"};
-  if (ranks > 0) words.insert(words.end(), {"-n", std::to_string(ranks)});
-  if (!hosts.empty()) words.insert(words.end(), {"--hostfile", hosts});
+constexpr double kLeastDeadlineS = 1, kMostDeadlineS = 3600;
+
+// The mpirun of this command line; 0 ranks leaves the number to the hostfile.
+std::vector<std::string> mpirun_words(const RanksWanted& wanted, const std::filesystem::path& scratch,
+                                      const Context& context) {
+  std::vector<std::string> words = {
+      "mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+      // When one rank is gone the rest have nothing to put in order: end them at once.
+      "--mca", "odls_base_sigkill_timeout", "0",
+      // So that it says which rank ended how; supervise reads it.
+      "--mca", "state_base_verbose", "1"};
+  if (wanted.size > 0) words.insert(words.end(), {"-n", std::to_string(wanted.size)});
+  if (!wanted.hosts.empty())
+    words.insert(words.end(), {"--hostfile", wanted.hosts, "-x", kSupervisedVariable});
+  else if (!scratch.empty())  // other machines have no such folder
+    for (const char* what : {"orte_tmpdir_base", "btl_vader_backing_directory", "osc_sm_backing_directory"})
+      words.insert(words.end(), {"--mca", what, scratch.string()});
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
   words.push_back(length > 0 ? std::string(path, static_cast<std::size_t>(length)) : context.argv[0]);
   for (int i = 1; i < context.argc; ++i) words.emplace_back(context.argv[i]);
+  return words;
+}
+
+Result<int> run_under_mpirun(const RanksWanted& wanted, const Context& context) {
+  SuperviseOptions options;
+  options.ranks = wanted.size;
+  options.deadline = std::chrono::milliseconds(std::llround(wanted.deadline_s * 1000));
+  options.whole_output_only = std::any_of(context.argv, context.argv + context.argc, [](const char* word) {
+    return std::string_view(word) == "--json";
+  });
   if (geteuid() == 0) {  // Open MPI refuses root unless told twice
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   }
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  execvp("mpirun", arguments.data());
-  return unsupported(fmt::format("--transport mpi: cannot start mpirun: {}", std::strerror(errno)));
+  setenv(kSupervisedVariable, std::to_string(beat_period(options.deadline).count()).c_str(), 1);
+  const ScratchFolder scratch;
+  return supervise(mpirun_words(wanted, scratch.path(), context), options);
 }
 
 }  // namespace
@@ -54,6 +78,7 @@ Result<Job> prepare_job(const EngineFlags& flags) {
   job.model = flags.model;
   job.hosts = flags.hosts;
   job.seed = flags.seed;
+  job.deadline_s = flags.deadline_s;
   job.mpi = GRACE_TRY(uses_mpi(flags.transport));
   job.dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
   if (job.dispatch == Dispatch::kTwoStage)
@@ -79,16 +104,27 @@ Result<Job> prepare_job(const EngineFlags& flags) {
 }
 
 Result<Ranks> Ranks::make(const Job& job, const Context& context) {
-  return make({job.cluster.num_devices(), job.mpi, job.hosts, job.threads}, context);
+  const RanksWanted wanted = {job.cluster.num_devices(), job.mpi, job.hosts, job.threads, job.deadline_s};
+  return make(wanted, context, [&] { return fingerprint_of(job, context); });
 }
 
 Result<Ranks> Ranks::make(const RanksWanted& wanted, const Context& context) {
-  if (wanted.mpi && !inside_mpi()) return become_mpirun(wanted.size, wanted.hosts, context);
+  return make(wanted, context, [&] { return fingerprint_of(context); });
+}
+
+Result<Ranks> Ranks::make(const RanksWanted& wanted, const Context& context,
+                          const std::function<std::map<std::string, std::string>()>& fingerprint) {
+  if (!(wanted.deadline_s >= kLeastDeadlineS && wanted.deadline_s <= kMostDeadlineS))
+    return invalid_input(fmt::format("--deadline: {:g} is outside [{:g}, {:g}]", wanted.deadline_s,
+                                     kLeastDeadlineS, kMostDeadlineS));
+  if (wanted.mpi && !inside_mpi()) std::exit(GRACE_TRY(run_under_mpirun(wanted, context)));
   Ranks ranks(wanted.size, wanted.threads);
   if (!wanted.mpi) return ranks;
   int argc = context.argc;
   char** argv = context.argv;
+  ranks.voice_ = context.voice;
   ranks.mpi_ = GRACE_TRY(make_mpi_transport(&argc, &argv, kRankTimeout));
+  GRACE_TRY(ranks.told(agree_on(*ranks.mpi_, fingerprint())));
   if (wanted.size == 0) ranks.size_ = ranks.mpi_->size();
   if (ranks.mpi_->size() != ranks.size_)
     return invalid_input(
@@ -103,8 +139,13 @@ Status Ranks::run(const std::function<Status(Transport&, ThreadPool&)>& body) {
     return body(transport, pool);
   };
   if (mpi_ == nullptr) return run_in_process(size_, kRankTimeout, with_pool);
-  Status done = with_pool(*mpi_);
-  if (!done.ok()) mpi_->abort(done.error().message);
+  return told(with_pool(*mpi_));
+}
+
+Status Ranks::told(Status done) {
+  if (done.ok()) return done;
+  if (voice_ != nullptr) voice_->fault(done.error());  // before the others can complain of this rank
+  mpi_->abort(done.error().message);
   return done;
 }
 

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,7 @@ struct Job {
   std::string hosts;
   int threads = 1;
   std::uint64_t seed = 0;
+  double deadline_s = kDefaultDeadlineS;
 };
 
 // Reads and checks what the flags name. Errors: those of the files; invalid_input where they do not fit
@@ -43,15 +45,17 @@ struct RanksWanted {
   int size = 1;  // with mpi 0 is as many as mpirun starts
   bool mpi = false;
   std::string hosts;
-  int threads = 1;  // of each
+  int threads = 1;                        // of each
+  double deadline_s = kDefaultDeadlineS;  // with mpi: how long a rank may be silent
 };
 
 // The ranks of a job, for one or more collective runs.
 class Ranks {
  public:
-  // With mpi outside mpirun this process becomes mpirun and does not come back.
+  // With mpi outside mpirun this process starts mpirun, supervises its ranks and, unless that fails, exits as
+  // they do. Inside, all ranks must call; they compare program, model, plan and options first.
   // Errors: unsupported without MPI; invalid_input when mpirun started another number of ranks than the
-  // cluster has devices.
+  // cluster has devices, when ranks differ, and for a deadline outside [1, 3600]; a failed job's (supervise).
   static Result<Ranks> make(const Job& job, const Context& context);
   // The same without a model.
   static Result<Ranks> make(const RanksWanted& wanted, const Context& context);
@@ -69,8 +73,13 @@ class Ranks {
 
  private:
   Ranks(int size, int threads) : size_(size), threads_(threads) {}
+  static Result<Ranks> make(const RanksWanted& wanted, const Context& context,
+                            const std::function<std::map<std::string, std::string>()>& fingerprint);
+  // Lets parent and peers know of a fault. REQUIRES: mpi_.
+  Status told(Status done);
   int size_ = 1;
   int threads_ = 1;
+  RankVoice* voice_ = nullptr;  // of main
   std::unique_ptr<Transport> mpi_;
 };
 

@@ -1,6 +1,7 @@
 // The command line: parses, prints, exits.
 #include <cstdio>
 #include <exception>
+#include <memory>
 
 #include "context.h"
 
@@ -32,7 +33,8 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", "grace " GRACE_VERSION);
   app.require_subcommand(1);
   app.footer("Each command has its own --help with an example: grace run --help");
-  Context context{argc, argv, {}};
+  const std::unique_ptr<RankVoice> voice = RankVoice::start();
+  Context context{argc, argv, {}, voice.get()};
   add_demo(app, context);
   add_tokenize(app, context);
   add_eval(app, context);
@@ -62,8 +64,14 @@ int parse_and_run(int argc, char** argv) {
     return complain(error.what(), kImpossible);
   }
   const Result<int> done = context.action();
-  if (!done.ok()) return complain(done.error().message, exit_code_of(done.error()));
-  return done.value();
+  if (done.ok()) {
+    if (voice != nullptr) voice->done();
+    return done.value();
+  }
+  const int code = exit_code_of(done.error());
+  if (voice == nullptr) return complain(done.error().message, code);
+  voice->fault(done.error());  // one line for all ranks is the parent's to print
+  return code;
 }
 
 }  // namespace

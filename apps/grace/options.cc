@@ -9,6 +9,13 @@
 
 namespace grace::app {
 
+void add_deadline(CLI::App& command, double& seconds) {
+  command.add_option(
+      "--deadline", seconds,
+      "with mpi: seconds within which the command ends once a rank is killed, stopped or cut off "
+      "(default 10)");
+}
+
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("MODEL", flags.model, "a Hugging Face model folder")->required();
   command.add_option("--cluster", flags.cluster, "NODESxDEVICES, a preset or a cluster file (default 1x1)");
@@ -20,6 +27,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--dtype", flags.dtype, "what the arithmetic is done in: f32");
   command.add_flag("--exact", flags.exact, "the same text to the bit for every plan and cluster (always so)");
   command.add_option("--hosts", flags.hosts, "an mpirun hostfile; without it everything is on this machine");
+  add_deadline(command, flags.deadline_s);
 }
 
 Result<std::vector<std::vector<std::int32_t>>> read_token_lists(const std::filesystem::path& path,

@@ -15,6 +15,12 @@
 
 namespace grace::app {
 
+// How long a rank may be silent before its job is given up.
+inline constexpr double kDefaultDeadlineS = 10;
+
+// --deadline, for every command that runs ranks.
+void add_deadline(CLI::App& command, double& seconds);
+
 // How a model is to be run; the same for eval, profile, run, bench and demo.
 struct EngineFlags {
   std::string model;
@@ -27,9 +33,11 @@ struct EngineFlags {
   int threads = 1;    // per rank
   std::uint64_t seed = 0;
   bool exact = false;
+  double deadline_s = kDefaultDeadlineS;
 };
 
-// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --exact, --hosts.
+// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --exact, --hosts,
+// --deadline.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
 // Lists of token ids: a JSON list of lists. Errors: io; invalid_input for anything else and for an id outside
