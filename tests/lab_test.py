@@ -95,6 +95,17 @@ class ARecord(unittest.TestCase):
         self.assertEqual(self.workload(text, "decode"), rate.Workload(2 * 102, 0.5, 2))
         self.assertEqual(self.workload(text, "all"), rate.Workload(2 * 302 + 2 * 102, 7.5, 4))
 
+    def test_of_the_program_is_understood(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "run.jsonl")
+            subprocess.run([PROGRAM, "run", DEMO, "--cluster", "2x2", "--prompt", "The package", "--max-new-tokens", "3", "--record", path],
+                           capture_output=True, timeout=120, check=True)
+            layers = json.loads(path.read_text().splitlines()[0])["layers"]
+            prefill, decode, both = (rate.of_record(str(path), phase) for phase in ("prefill", "decode", "all"))
+        self.assertEqual((prefill.exchanges, decode.exchanges), (2 * layers, 2 * 2 * layers))
+        self.assertEqual(prefill.busiest_bytes + decode.busiest_bytes, both.busiest_bytes)
+        self.assertGreater(min(prefill.busiest_bytes, prefill.experts_s), 0)
+
     def test_of_another_shape_is_refused(self):
         for text in ("", "{}\n", "[1]\n", "no json\n", record(cluster="mine"), record(cluster="2x3")):
             with self.assertRaises(Refusal, msg=text):
@@ -247,6 +258,15 @@ class ALab(unittest.TestCase):
         self.assertEqual((words[:3], done.returncode), (["True", "False", "True"], 2))
         self.assertEqual([link["node"] for link in json.loads(words[3])], ["node0", "node1"])
         self.assertEqual(done.stderr, "lab: 'alpha' is no node such as node1\n")
+
+    def test_lets_a_job_end_in_time_when_a_node_is_cut_off(self):
+        asked = f"{PROGRAM} bench {DEMO} --cluster 2x2 --transport mpi --hosts {{hosts}} --strategies vanilla --rounds 1000 --deadline 4"
+        done, told = self.run_lab("sh", "-c", f"{asked} & sleep 2; {LAB} cut node1; date +%s.%N; wait $!; status=$?; date +%s.%N; exit $status", devices=2)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"\Agrace: rank \d: [^\n]*\n\Z")
+        cut, ended = map(float, done.stdout.split())
+        self.assertLess(ended - cut, 4)
+        self.assertEqual(told["processes_left"], [])
 
     def test_probes_its_links(self):
         done = lab("probe", "--rate", "100mbit", "--seconds", 0.5, env=self.environment())
