@@ -21,7 +21,10 @@ def measure(link: network.Link, seconds: float) -> dict:
     network.build(2, link)
     alone = _streams([(0, 1, PORT)], seconds)[0]
     both = _streams([(0, 1, PORT + 1), (1, 0, PORT + 2)], seconds)
-    share = lambda end: 8 * end["bytes"] / end["seconds"] / link.rate  # noqa: E731
+
+    def share(end: dict) -> float:
+        return 8 * end["bytes"] / end["seconds"] / link.rate
+
     return {"rate_bits_per_s": link.rate, "mtu": link.mtu, "burst_bytes": link.burst, "congestion_control": alone["congestion_control"],
             "round_trip_us": 1e6 * alone["round_trip_s"], "share_one_way": share(alone), "share_both_ways": [share(end) for end in both],
             "dropped": sum(entry["dropped"] for entry in network.link_counters(2))}

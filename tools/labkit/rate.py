@@ -15,10 +15,10 @@ import argparse
 import json
 import pathlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.refusal import Refusal
-from labkit.units import bits_per_s
+from labkit.units import bits_per_s, rate_text
 
 EXCHANGES_PER_LAYER = 2  # dispatch and combine
 
@@ -116,8 +116,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
 
 def _workload(args: argparse.Namespace) -> Workload:
     known = of_record(args.record, args.phase) if args.record else Workload(0, 0)
-    given = lambda value, otherwise: otherwise if value is None else value  # noqa: E731
-    work = Workload(given(args.busiest_bytes, known.busiest_bytes), given(args.experts_seconds, known.experts_s), given(args.exchanges, known.exchanges))
+    given = {"busiest_bytes": args.busiest_bytes, "experts_s": args.experts_seconds, "exchanges": args.exchanges}
+    work = replace(known, **{name: value for name, value in given.items() if value is not None})
     for name, value in (("--busiest-bytes", work.busiest_bytes), ("--experts-seconds", work.experts_s)):
         if value <= 0:
             raise Refusal(f"rate: {name}: {value:g} must be above 0 (give it, or a --record that has it)")
@@ -132,7 +132,7 @@ def _rate(args: argparse.Namespace) -> int:
         raise Refusal(f"--ratio: {args.ratio:g} must be above 0")
     rate = rate_for(work, path, args.ratio) if args.ratio is not None else bits_per_s(args.rate)
     ratio = ratio_at(work, path, rate)
-    print(json.dumps({"rate_bits_per_s": rate, "rate": f"{max(1, round(rate / 1000))}kbit", "ratio": ratio, "share_of_moe_layer": ratio / (1 + ratio),
+    print(json.dumps({"rate_bits_per_s": rate, "rate": rate_text(rate), "ratio": ratio, "share_of_moe_layer": ratio / (1 + ratio),
                       "all_to_all_s": all_to_all_s(work, path, rate), "experts_s": work.experts_s, "busiest_bytes": work.busiest_bytes,
                       "exchanges": work.exchanges, "payload_share": path.share, "latency_s": path.latency_s}, indent=1))
     return 0
