@@ -62,7 +62,7 @@ exec "$program" "$@"
 
 
 def processes(marker: str) -> list:
-    """Ids of processes whose command line or environment holds the marker."""
+    """Ids of processes whose environment holds the marker."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -84,8 +84,15 @@ def rank_of(pid: int):
     return None
 
 
+def threads_of(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
 def scratch() -> set:
-    """What jobs may leave in shared memory and among temporary files; other people's jobs come and go too."""
+    """Where a job keeps what Open MPI would leave in shared memory and among temporary files."""
     return {str(path) for path in pathlib.Path("/dev/shm").glob("grace-job-*")}
 
 
@@ -115,13 +122,11 @@ class Faults(unittest.TestCase):
         while time.monotonic() < deadline:
             found = {rank_of(pid): pid for pid in processes(self.marker)}
             found.pop(None, None)
-            if len(found) == count and all("libmpi" in pathlib.Path(f"/proc/{pid}/maps").read_text() for pid in found.values()):
+            # The second thread is the one that tells the parent of its rank.
+            if len(found) == count and all(threads_of(pid) > 1 for pid in found.values()):
                 return found
             time.sleep(0.05)
         self.fail(f"the ranks did not start: {found}")
-
-    def parent_of(self, job) -> int:
-        return job.pid
 
     def ends(self, job, since: float, code: int, saying: str, within=DEADLINE_S + SLACK_S):
         """The command ends in time with one line and this exit code, and nothing of it is left."""

@@ -340,11 +340,13 @@ class Supervisor {
     std::string chatter;
     const std::string plain = without_chatter(err_, &chatter);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const Error by_signal = peer_lost(fmt::format("mpirun: killed by {}", signal_name(code - 128)));
+    // Ranks may be gone before it is; crashes of its own follow from a rank's.
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !ending_.has_value()) return by_signal;
     const Blame blame = blame_in(chatter);
     const int culprit = first_to_leave(code, blame);
     if (culprit >= 0) return how_it_left(culprit, WIFEXITED(status) ? code : 0, blame, plain);
-    if (WIFSIGNALED(status))
-      return peer_lost(fmt::format("mpirun: killed by {}", signal_name(WTERMSIG(status))));
+    if (WIFSIGNALED(status)) return by_signal;
     const bool some_done = std::ranges::any_of(ranks_, [](const auto& r) { return r.second.done; });
     if (!some_done)
       return peer_lost(fmt::format("mpirun: ended with exit code {}: {}", code,
@@ -405,6 +407,7 @@ Result<int> supervise(std::vector<std::string> words, const SuperviseOptions& op
   sigemptyset(&taken);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&taken, number);
   sigprocmask(SIG_BLOCK, &taken, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to end the job by, not our death
   OwnedFd signals(signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC));
   return Supervisor(GRACE_TRY(JobProcess::start(std::move(words))), options, std::move(signals)).run();
 }
