@@ -223,6 +223,22 @@ class RanksThatDiffer(Faults):
         other.chmod(0o755)
         self.ends(self.start("--json", **self.stand_in(f"program={other}")), time.monotonic(), 2, r"rank 2: its program is not rank 0's: grace program [\d.]+9, not")
 
+    def test_in_the_input_are_refused(self):
+        one, other = self.folder / "1.json", self.folder / "2.json"
+        one.write_text("[[1, 2]]")
+        other.write_text("[[1, 3]]")
+        environment = self.stand_in(f"set -- \"${{@/{one.name}/{other.name}}}\"")
+        words = self.words("--json", command=("run", DEMO, "--token-ids", one, "--max-new-tokens", 3))
+        job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(self.environment, **environment))
+        self.ends(job, time.monotonic(), 2, "rank 2: its input is not rank 0's")
+
+    def test_in_paths_and_threads_are_not_refused(self):
+        record = self.folder / "r.jsonl"
+        environment = self.stand_in(f"set -- \"$@\" --threads 2 --record {record}")
+        words = self.words("--json", command=("run", DEMO, "--prompt", "The", "--max-new-tokens", 3))
+        done = subprocess.run(words, capture_output=True, text=True, env=dict(self.environment, **environment), timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_in_a_file_that_is_not_there_are_refused(self):
         job = self.start("--json", **self.stand_in("set -- \"$@\" --plan /nowhere/p.json"))
         self.ends(job, time.monotonic(), 1, "rank 2: /nowhere/p.json: ")
@@ -288,6 +304,18 @@ class TheCommand(Faults):
         out, error = job.communicate(timeout=60)
         self.assertEqual((job.returncode, error), (0, ""))
         self.assertEqual(len(json.loads(out)["outputs"]), 1)
+        self.nothing_is_left()
+
+    def test_says_that_its_own_output_has_no_place(self):
+        words = self.words("--json", command=("run", DEMO, "--prompt", "The", "--max-new-tokens", 3))
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=self.environment, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (1, "grace: standard output: No space left on device\n"))
+        self.nothing_is_left()
+
+    def test_says_that_mpirun_is_not_there(self):
+        done = subprocess.run(self.words(), capture_output=True, text=True, env=dict(self.environment, PATH="/nowhere"))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", "grace: --transport mpi: cannot start mpirun: No such file or directory\n"))
         self.nothing_is_left()
 
     def test_refuses_a_deadline_that_is_none(self):

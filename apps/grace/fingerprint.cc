@@ -17,9 +17,11 @@ namespace {
 constexpr std::size_t kBlocks = 64, kBlockBytes = 4096;
 // Own words of the program file, so that they can be told there.
 constexpr const char* kProgram = "grace program " GRACE_VERSION;
-// Options whose value is a file to read, and those whose value may differ from machine to machine.
+// Options whose value is a file to read, and those whose value may differ from machine to machine: paths, and
+// what a machine can bear. A plan counts by what it says.
 const std::set<std::string> kInputs = {"--text", "--prompts", "--token-ids"};
-const std::set<std::string> kLocal = {"--threads", "--hosts", "--plan"};
+const std::set<std::string> kLocal = {"--threads", "--hosts",  "--plan",     "--out",  "--record",
+                                      "--html",    "--logits", "--timeline", "--write"};
 
 // FNV-1a, 64 bits: no key is needed, for nobody forges a plan to pass as another.
 class Hash {
@@ -139,8 +141,7 @@ Fingerprint fingerprint_of(const Context& context) {
       if (!joined) ++i;
       continue;
     }
-    std::error_code error;
-    if (word.find('/') != std::string::npos || std::filesystem::exists(word, error)) continue;
+    if (word.find('/') != std::string::npos) continue;  // the model's folder
     options += (options.empty() ? "" : " ") + word;
     if (joined && value.find('/') == std::string::npos) options += "=" + value;
   }

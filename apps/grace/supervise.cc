@@ -33,10 +33,10 @@ constexpr milliseconds kTick{50};
 constexpr milliseconds kMostPerLook{250};
 constexpr milliseconds kKillTime{2000};       // what ending everybody may take of the deadline
 constexpr milliseconds kStartLimit{60000};    // mpirun may reach other machines first
-constexpr milliseconds kLeastStartGap{5000};  // between the first rank's hello and the last's
+constexpr milliseconds kLeastStartGap{3000};  // between the first rank's hello and the last's
 constexpr milliseconds kFaultGrace{2000};     // for ranks to leave in order once one told of a fault
 constexpr milliseconds kDeathGrace{3000};    // for mpirun, which knows how a dead rank ended, to end the rest
-constexpr milliseconds kTermGrace{1000};     // for mpirun to end by itself
+constexpr milliseconds kTermGrace{1500};     // for mpirun to end by itself
 constexpr std::size_t kMostPlain = 1 << 20;  // of standard error kept
 constexpr int kMostRanks = 1 << 16;
 
