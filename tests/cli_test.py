@@ -169,7 +169,7 @@ class Running(CommandLine):
         self.refuses(*run, "--transport", "pigeon", saying="pigeon")
         self.refuses(*run, "--dispatch", "nowhere", saying="nowhere")
         for command in (run, ("eval", FIXTURE, "--token-ids", self.ids), ("bench", FIXTURE), ("profile", FIXTURE, "--token-ids", self.ids, "--out", self.path("t"))):
-            self.refuses(*command, "--cluster", "2x2", "--transport", "mpi", "--dispatch", "two_stage", saying="two_stage")
+            self.refuses(*command, "--cluster", "2x2", "--transport", "mpi", "--dispatch", "three_stage", saying="two_stage")
         self.refuses(*run, "--dtype", "fp4", saying="fp4")
         self.refuses(*run, "--threads", 0, saying="0 is outside [1, 1024]")
         self.refuses(*run, "--max-new-tokens", 0, saying="0 is less than 1")

@@ -14,7 +14,7 @@ import tempfile
 
 CLUSTERS = {1: "1x1", 2: "1x2", 3: "1x3", 4: "2x2"}
 TRANSPORTS = ("in_process", "mpi")
-DISPATCHES = ("flat", "per_device")
+DISPATCHES = ("flat", "per_device", "two_stage", "padded", "allgather")
 PLANS = ("vanilla", "grace", "joint-slow", "permuted", "doubled")
 NUM_PROMPTS = 33
 NUM_ALONE = 2  # the first prompts once more without the others: at 3 and 4 ranks some have no token, and the text must not change either
@@ -83,10 +83,10 @@ def cells(everything: bool) -> list[tuple[int, str, str, str]]:
     if everything:
         return product
     spanning = [(1, "in_process", "per_device", "vanilla"), (1, "mpi", "flat", "grace"), (2, "in_process", "per_device", "doubled"),
-                (3, "in_process", "flat", "permuted"), (3, "mpi", "per_device", "doubled"), (4, "in_process", "flat", "vanilla"),
-                (4, "in_process", "per_device", "grace"), (4, "mpi", "flat", "vanilla"), (4, "mpi", "per_device", "permuted"),
+                (3, "in_process", "flat", "permuted"), (3, "mpi", "two_stage", "doubled"), (4, "in_process", "padded", "vanilla"),
+                (4, "in_process", "two_stage", "grace"), (4, "mpi", "allgather", "vanilla"), (4, "mpi", "per_device", "permuted"),
                 (2, "mpi", "per_device", "grace"),
-                (4, "in_process", "per_device", "joint-slow"), (3, "mpi", "flat", "joint-slow")]
+                (4, "mpi", "two_stage", "joint-slow"), (3, "mpi", "flat", "joint-slow")]
     return spanning
 
 

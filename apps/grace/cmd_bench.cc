@@ -18,18 +18,43 @@
 #include "profile.h"
 #include "progress.h"
 #include "record.h"
+#include "shape_option.h"
 
 namespace grace::app {
 namespace {
 
 struct Flags {
   EngineFlags engine;
-  std::string text, strategies = "vanilla,grace", slots, section, write;
+  std::string text, strategies = "vanilla,grace", slots, shape, routing, section, write;
+  int layers = 2;
   int batch = 128, prefill = 64, decode = 16, rounds = 3;
   bool json = false;
 };
 
 using Lists = std::vector<std::vector<std::int32_t>>;
+
+constexpr const char* kOwnDispatch = "own";
+
+// One column: a plan and how its tokens travel.
+struct Contender {
+  std::string name;
+  Plan plan;
+  Dispatch dispatch = Dispatch::kTwoStage;
+};
+
+// How a strategy's own engine exchanges: MegaBlocks per expert, Tutel and DeepSpeed padded, vLLM by
+// all-gather, Occult per device, the rest in two stages.
+Dispatch own_dispatch(std::string_view strategy) {
+  if (strategy == "vanilla") return Dispatch::kFlat;
+  if (strategy == "padded") return Dispatch::kPadded;
+  if (strategy == "allgather") return Dispatch::kAllGather;
+  if (strategy == "occult") return Dispatch::kPerDevice;
+  return Dispatch::kTwoStage;
+}
+// Those that stand for another engine's exchange over the default placement.
+bool is_default_placement(std::string_view strategy) {
+  return strategy == "vanilla" || strategy == "padded" || strategy == "allgather";
+}
 
 Status check_flags(const Flags& flags, const ModelConfig& config) {
   const auto in = [](const char* name, int value, int lowest, int highest) -> Status {
@@ -82,6 +107,50 @@ Result<Trace> profile_text(Ranks& ranks, const Job& job, const Flags& flags) {
   return profile_on_ranks(ranks, job, sequences, options);
 }
 
+// The routing that --routing names, its even sequences to serve and its odd ones to plan from.
+struct Routing {
+  Trace served, learned;
+};
+
+Result<Routing> read_routing(const Flags& flags, const ModelShape& shape) {
+  const Trace whole = GRACE_TRY(read_trace(flags.routing));
+  if (whole.num_experts != shape.num_experts || whole.experts_per_token != shape.experts_per_token)
+    return invalid_input(fmt::format("{}: routing of {} experts, {} a token; shape {} has {}, {} a token",
+                                     flags.routing, whole.num_experts, whole.experts_per_token, shape.name,
+                                     shape.num_experts, shape.experts_per_token));
+  if (flags.layers < 1 || flags.layers > whole.num_moe_layers())
+    return invalid_input(
+        fmt::format("--layers: {} is outside [1, {}]", flags.layers, whole.num_moe_layers()));
+  const Trace trace = first_layers(whole, flags.layers);
+  std::vector<int> of_half[2];
+  for (int s = 0; s < trace.num_sequences(); ++s)
+    if (trace.sequence_offsets[static_cast<std::size_t>(s) + 1] >
+        trace.sequence_offsets[static_cast<std::size_t>(s)])
+      of_half[s % 2].push_back(s);
+  if (of_half[0].empty() || of_half[1].empty())
+    return invalid_input(
+        fmt::format("{}: needs two sequences with tokens, one to serve and one to plan from", flags.routing));
+  return Routing{select_sequences(trace, of_half[0]), select_sequences(trace, of_half[1])};
+}
+
+// A job without a model folder: layers of the shape with random weights, gated by the trace.
+Result<Job> replay_job(const Flags& flags, Trace& learned) {
+  if (!flags.engine.model.empty() || !flags.text.empty() || !flags.engine.plan.empty())
+    return invalid_input("bench: --shape and --routing go without a model, --text and --plan");
+  if (flags.shape.empty() || flags.routing.empty())
+    return invalid_input("bench: --shape NAME and --routing TRACE go together");
+  Job job;
+  GRACE_TRY(prepare_ranks(flags.engine, job));
+  const ModelShape shape = GRACE_TRY(shape_for(flags.shape, ""));
+  Routing routing = GRACE_TRY(read_routing(flags, shape));
+  learned = std::move(routing.learned);
+  job.replay = std::make_shared<const ReplaySource>(
+      ReplaySource{std::move(routing.served), shape.hidden, shape.expert_ffn, flags.engine.seed});
+  job.config = config_of(*job.replay);
+  job.config.name = fmt::format("{} ({} of its MoE layers, random weights)", shape.name, flags.layers);
+  return job;
+}
+
 // The batch is the prefill, which is the most that runs together; everything is done in f32 here.
 Result<PlanOptions> plan_options(const Flags& flags, const Job& job, const Trace& trace,
                                  const std::string& strategy, ThreadPool& pool) {
@@ -99,29 +168,32 @@ Result<PlanOptions> plan_options(const Flags& flags, const Job& job, const Trace
   return options;
 }
 
-// The plan of each strategy: vanilla needs none, --plan serves the strategy it was made by, the rest are
-// planned from the text.
-Result<std::vector<Plan>> plans_of(Ranks& ranks, const Job& job, const Flags& flags) {
-  std::vector<Plan> plans;
-  std::optional<Trace> trace;
+// The plan of each strategy: the default placement needs none, --plan serves the strategy it was made by, the
+// rest are planned from the text.
+Result<std::vector<Contender>> contenders_of(Ranks& ranks, const Job& job, const Flags& flags,
+                                             std::optional<Trace> trace) {
+  std::vector<Contender> contenders;
   for (const std::string& name : split_at_commas(flags.strategies)) {
-    if (name == "vanilla") {
-      plans.push_back(
-          vanilla_plan(job.config.name, job.config.num_experts, job.config.moe_layers, job.cluster));
+    Contender& contender = contenders.emplace_back();
+    contender.name = name;
+    contender.dispatch = flags.engine.dispatch == kOwnDispatch ? own_dispatch(name) : job.dispatch;
+    if (is_default_placement(name)) {
+      contender.plan =
+          vanilla_plan(job.config.name, job.config.num_experts, job.config.moe_layers, job.cluster);
     } else if (!flags.engine.plan.empty() && job.plan.strategy == name) {
-      plans.push_back(job.plan);
-    } else if (flags.text.empty()) {
+      contender.plan = job.plan;
+    } else if (flags.text.empty() && !trace) {
       return invalid_input(
           fmt::format("bench: strategy {} needs --plan made by it, or --text to plan from", name));
     } else {
       if (!trace) trace = GRACE_TRY(profile_text(ranks, job, flags));
       ThreadPool pool(job.threads);
       const PlanOptions options = GRACE_TRY(plan_options(flags, job, *trace, name, pool));
-      plans.push_back(GRACE_TRY(make_plan(*trace, job.cluster, options, pool)).plan);
+      contender.plan = GRACE_TRY(make_plan(*trace, job.cluster, options, pool)).plan;
     }
   }
-  if (plans.empty()) return invalid_input("--strategies: none is named");
-  return plans;
+  if (contenders.empty()) return invalid_input("--strategies: none is named");
+  return contenders;
 }
 
 struct Round {
@@ -130,6 +202,7 @@ struct Round {
 };
 struct Measured {
   std::string strategy;
+  Dispatch dispatch;
   std::vector<Round> rounds;
   bool same_text = true;  // as the first strategy's first round
 };
@@ -143,26 +216,30 @@ std::vector<double> sorted(const Measured& measured, const Get& get) {
 }
 
 Result<std::vector<Measured>> measure(Ranks& ranks, const Job& job, const Flags& flags,
-                                      const std::vector<Plan>& plans, const Lists& prompts) {
+                                      const std::vector<Contender>& contenders, const Lists& prompts) {
   GenerateOptions options;
   options.max_new_tokens = flags.decode;
   options.ignore_eos = true;
   options.seed = flags.engine.seed;
-  std::vector<Measured> all(plans.size());
+  std::vector<Measured> all;
+  for (const Contender& contender : contenders) all.push_back({contender.name, contender.dispatch, {}, true});
   Lists expected;
   Progress progress("bench");
-  const auto total = static_cast<std::int64_t>(plans.size()) * flags.rounds;
+  const auto total = static_cast<std::int64_t>(contenders.size()) * flags.rounds;
   for (int round = 0; round < flags.rounds; ++round)
-    for (std::size_t p = 0; p < plans.size(); ++p) {
-      const RecordedRun run = GRACE_TRY(run_recorded(ranks, job, plans[p], prompts, options, {}));
+    for (std::size_t p = 0; p < contenders.size(); ++p) {
+      Job of_contender = job;
+      of_contender.dispatch = contenders[p].dispatch;
+      const RecordedRun run =
+          GRACE_TRY(run_recorded(ranks, of_contender, contenders[p].plan, prompts, options, {}));
       if (expected.empty()) expected = run.outputs;
-      all[p].strategy = plans[p].strategy;
       all[p].same_text = all[p].same_text && run.outputs == expected;
       const double wall = run.record.wall_s();
       all[p].rounds.push_back({summarise(run.record), run.record.prefill_s, run.record.decode_s,
                                wall > 0 ? static_cast<double>(run.record.new_tokens) / wall : 0});
       if (ranks.speaks())
-        progress(round * static_cast<std::int64_t>(plans.size()) + static_cast<std::int64_t>(p) + 1, total);
+        progress(round * static_cast<std::int64_t>(contenders.size()) + static_cast<std::int64_t>(p) + 1,
+                 total);
     }
   return all;
 }
@@ -191,6 +268,8 @@ report::Table table_of(const std::vector<Measured>& all) {
   report::Table table;
   table.columns = {""};
   for (const Measured& one : all) table.columns.push_back(one.strategy);
+  auto& exchanges = table.rows.emplace_back(1, "dispatch");
+  for (const Measured& one : all) exchanges.emplace_back(name_of(one.dispatch));
   for (const Figure& figure : kFigures) {
     std::string name = figure.name;
     std::ranges::replace(name, '_', ' ');
@@ -211,18 +290,23 @@ report::Table table_of(const std::vector<Measured>& all) {
 
 std::string options_line(const Flags& flags, const Job& job) {
   return fmt::format(
-      "{}; cluster {}, {}, {}, {} thread(s) a rank; {} prompts of {} tokens ({}), {} new; {} rounds, "
+      "{}; cluster {}, {}, {} results, {} thread(s) a rank; {} prompts of {} tokens ({}), {} new; {} rounds, "
       "interleaved, median (lowest..highest);{} seed {}.",
-      job.config.name, job.cluster.name, job.mpi ? "mpi" : "in_process", name_of(job.dispatch), job.threads,
-      flags.batch, flags.prefill, flags.text.empty() ? "random ids" : "text", flags.decode, flags.rounds,
-      flags.slots.empty() ? "" : fmt::format(" slots {};", flags.slots), flags.engine.seed);
+      job.config.name, job.cluster.name, job.mpi ? "mpi" : "in_process", name_of(job.combine), job.threads,
+      flags.batch, flags.prefill,
+      job.replay != nullptr ? "the trace's routing"
+      : flags.text.empty()  ? "random ids"
+                            : "text",
+      flags.decode, flags.rounds, flags.slots.empty() ? "" : fmt::format(" slots {};", flags.slots),
+      flags.engine.seed);
 }
 
 Json json_of(const std::vector<Measured>& all, const Flags& flags, const Job& job) {
   Json list = Json::array();
   bool same = true;
   for (const Measured& one : all) {
-    Json entry = {{"strategy", one.strategy}, {"same_text", one.same_text}};
+    Json entry = {
+        {"strategy", one.strategy}, {"dispatch", name_of(one.dispatch)}, {"same_text", one.same_text}};
     same = same && one.same_text;
     for (const Figure& figure : kFigures) {
       const std::vector<double> values = sorted(one, figure.get);
@@ -261,12 +345,19 @@ Status write_section(const Flags& flags, const Job& job, const Context& context,
 }
 
 Result<int> bench(const Flags& flags, const Context& context) {
-  const Job job = GRACE_TRY(prepare_job(flags.engine));
+  Flags used = flags;
+  if (used.engine.dispatch == kOwnDispatch) used.engine.dispatch = name_of(Dispatch::kTwoStage);
+  const bool replays = !flags.shape.empty() || !flags.routing.empty();
+  if (!replays && flags.engine.model.empty())
+    return invalid_input("bench: needs a model folder, or --shape NAME and --routing TRACE");
+  Trace learned;
+  const Job job = GRACE_TRY(replays ? replay_job(used, learned) : prepare_job(used.engine));
   GRACE_TRY(check_flags(flags, job.config));
   const Lists prompts = GRACE_TRY(prompts_of(flags, job.config));
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));
-  const std::vector<Plan> plans = GRACE_TRY(plans_of(ranks, job, flags));
-  const std::vector<Measured> all = GRACE_TRY(measure(ranks, job, flags, plans, prompts));
+  const std::vector<Contender> contenders =
+      GRACE_TRY(contenders_of(ranks, job, flags, replays ? std::optional(std::move(learned)) : std::nullopt));
+  const std::vector<Measured> all = GRACE_TRY(measure(ranks, job, flags, contenders, prompts));
   if (!ranks.speaks()) return 0;
   if (!flags.write.empty()) GRACE_TRY(write_section(flags, job, context, all));
   if (flags.json)
@@ -282,15 +373,31 @@ void add_bench(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "bench", "The published workload: a batch of equal prompts, strategies in turn in the same engine.");
+  flags->engine.dispatch = kOwnDispatch;
   add_engine_flags(*command, flags->engine);
-  command->add_option("--strategies", flags->strategies,
-                      "which to compare, of those of grace plan (default vanilla,grace)");
+  command->get_option("MODEL")->required(false);
+  command->get_option("--dispatch")
+      ->description(
+          "how all of them exchange: flat, per_device, two_stage, padded or allgather (default: each as its "
+          "own engine does)");
+  command->add_option(
+      "--strategies", flags->strategies,
+      "which to compare, of those of grace plan, and padded and allgather, the default placement under the "
+      "exchange of Tutel and of vLLM (default vanilla,grace)");
   command->add_option(
       "--text", flags->text,
       "prompts are windows of this text, and plans are made from its second half (default: random ids)");
   command->add_option("--slots", flags->slots,
                       "copies a device may hold in a layer, for eplb and joint: a number, or grace for what "
                       "grace's own fullest device holds there (default: one more than it must)");
+  command->add_option(
+      "--shape", flags->shape,
+      "in place of a model: layers of this shape with random weights, a name or a config.json");
+  command->add_option(
+      "--routing", flags->routing,
+      "with --shape: the trace that the gates take their choices from; plans are made from every "
+      "second sequence, the others are served");
+  command->add_option("--layers", flags->layers, "with --shape: MoE layers, the trace's first (default 2)");
   command->add_option("--batch", flags->batch, "prompts (default 128)");
   command->add_option("--prefill", flags->prefill, "tokens of a prompt (default 64)");
   command->add_option("--decode", flags->decode, "new tokens of each (default 16)");
@@ -300,7 +407,9 @@ void add_bench(CLI::App& app, Context& context) {
   command->add_flag("--json", flags->json, "one JSON value");
   command->footer(
       "Example:\n  grace bench models/demo --text models/demo/heldout/judge/en.txt --cluster 2x2 "
-      "--strategies vanilla,grace,joint");
+      "--strategies vanilla,padded,allgather,grace,joint\n"
+      "  grace bench --shape deepseek-v2-lite --routing deepseek.trace --cluster 2x2 --strategies "
+      "vanilla,grace,joint --slots grace");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return bench(*flags, context); }; });
 }

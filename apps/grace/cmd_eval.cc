@@ -94,8 +94,8 @@ Result<int> eval(const Flags& flags, const Context& context) {
   const auto report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
     const bool keep = ranks.keeps(transport);
-    const auto engine =
-        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, {.dispatch = job.dispatch}));
+    const auto engine = GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool,
+                                               {.dispatch = job.dispatch, .combine = job.combine}));
     Progress silent("");
     if (!flags.logits.empty()) {
       auto logits =

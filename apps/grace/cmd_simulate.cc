@@ -74,7 +74,8 @@ Result<int> simulate_trace(const Flags& flags) {
   std::optional<Replay> wire;
   if (flags.exact) {
     const auto bytes_per_vector = static_cast<std::int64_t>(shape.hidden) * 4;  // f32
-    wire = GRACE_TRY(replay(trace, plan, cluster, {flags.batch, dispatch, Combine::kExact, bytes_per_vector}, pool));
+    wire = GRACE_TRY(
+        replay(trace, plan, cluster, {flags.batch, dispatch, Combine::kExact, bytes_per_vector}, pool));
   }
 
   const SimulationSetup setup{plan.strategy,
@@ -118,8 +119,7 @@ void add_simulate(CLI::App& app, Context& context) {
                       "the model's sizes: a known name or a config.json (default: by the trace's model)");
   command->add_option("--batch", flags->batch,
                       "sequences that run together, over all devices (default: all of them)");
-  command->add_flag("--exact", flags->exact,
-                    "also the bytes that grace run counts with exact results");
+  command->add_flag("--exact", flags->exact, "also the bytes that grace run counts with exact results");
   command->add_option("--timeline", flags->timeline,
                       "also write the first passes for Perfetto, or as a page where FILE ends in .html");
   command->add_option("--threads", flags->threads,

@@ -73,22 +73,27 @@ Result<bool> uses_mpi(const std::string& transport) {
   return invalid_input(fmt::format("--transport: '{}' is neither in_process nor mpi", transport));
 }
 
-Result<Job> prepare_job(const EngineFlags& flags) {
-  Job job;
-  job.model = flags.model;
+Status prepare_ranks(const EngineFlags& flags, Job& job) {
   job.hosts = flags.hosts;
   job.seed = flags.seed;
   job.deadline_s = flags.deadline_s;
   job.mpi = GRACE_TRY(uses_mpi(flags.transport));
   job.dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
-  if (job.dispatch == Dispatch::kTwoStage)
-    return unsupported(
-        "--dispatch: two_stage is planned for and simulated; ranks exchange by flat or per_device");
+  job.combine = GRACE_TRY(parse_combine(flags.combine));
+  if (flags.exact && job.combine != Combine::kExact)
+    return invalid_input(fmt::format("--exact: contradicts --combine {}", flags.combine));
   if (flags.dtype != "f32") return unsupported(fmt::format("--dtype: '{}' is not f32", flags.dtype));
   if (flags.threads < 1 || flags.threads > kMostThreads)
     return invalid_input(fmt::format("--threads: {} is outside [1, {}]", flags.threads, kMostThreads));
   job.threads = flags.threads;
   job.cluster = GRACE_TRY(parse_cluster(flags.cluster));
+  return {};
+}
+
+Result<Job> prepare_job(const EngineFlags& flags) {
+  Job job;
+  GRACE_TRY(prepare_ranks(flags, job));
+  job.model = flags.model;
   if (!std::filesystem::exists(job.model))
     return invalid_input(fmt::format("{}: no such model folder", flags.model));
   job.config = GRACE_TRY(read_model_config(job.model));

@@ -16,6 +16,7 @@
 #include "grace/cost/cost.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
+#include "grace/runtime/replay_engine.h"
 #include "options.h"
 
 namespace grace::app {
@@ -27,6 +28,8 @@ struct Job {
   Cluster cluster;
   Plan plan;
   Dispatch dispatch = Dispatch::kPerDevice;
+  Combine combine = Combine::kExact;
+  std::shared_ptr<const ReplaySource> replay;  // in place of a model folder
   bool mpi = false;
   std::string hosts;
   int threads = 1;
@@ -34,6 +37,9 @@ struct Job {
   double deadline_s = kDefaultDeadlineS;
 };
 
+// What the flags say of ranks, cluster and exchange; nothing of the model and the plan. Errors: those of the
+// parts; invalid_input where they contradict one another.
+Status prepare_ranks(const EngineFlags& flags, Job& job);
 // Reads and checks what the flags name. Errors: those of the files; invalid_input where they do not fit
 // together.
 Result<Job> prepare_job(const EngineFlags& flags);

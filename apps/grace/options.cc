@@ -20,12 +20,17 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("MODEL", flags.model, "a Hugging Face model folder")->required();
   command.add_option("--cluster", flags.cluster, "NODESxDEVICES, a preset or a cluster file (default 1x1)");
   command.add_option("--transport", flags.transport, "in_process (ranks are threads, the default) or mpi");
-  command.add_option("--dispatch", flags.dispatch, "flat or per_device (default)");
+  command.add_option("--dispatch", flags.dispatch,
+                     "two_stage, per_device (default), flat, padded or allgather");
   command.add_option("--plan", flags.plan, "a plan file (default: vanilla expert parallelism)");
   command.add_option("--threads", flags.threads, "threads of each rank (default 1)");
   command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
   command.add_option("--dtype", flags.dtype, "what the arithmetic is done in: f32");
-  command.add_flag("--exact", flags.exact, "the same text to the bit for every plan and cluster (always so)");
+  command.add_option(
+      "--combine", flags.combine,
+      "exact (default): the same text to the bit for every plan and cluster; reduced: results are "
+      "added up on the way, fewer bytes, the last bits may differ");
+  command.add_flag("--exact", flags.exact, "the same as --combine exact");
   command.add_option("--hosts", flags.hosts, "an mpirun hostfile; without it everything is on this machine");
   add_deadline(command, flags.deadline_s);
 }

@@ -32,11 +32,12 @@ struct EngineFlags {
   std::string hosts;  // an mpirun hostfile
   int threads = 1;    // per rank
   std::uint64_t seed = 0;
+  std::string combine = "exact";
   bool exact = false;
   double deadline_s = kDefaultDeadlineS;
 };
 
-// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --exact, --hosts,
+// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --combine, --exact, --hosts,
 // --deadline.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 

@@ -122,8 +122,10 @@ Result<RecordedRun> run_recorded(Ranks& ranks, const Job& job, const Plan& plan,
                                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
   RecordedRun run;
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
-    const auto engine =
-        GRACE_TRY(Engine::make(job.model, plan, job.cluster, transport, pool, {.dispatch = job.dispatch}));
+    const EngineOptions how{.dispatch = job.dispatch, .combine = job.combine};
+    const auto engine = GRACE_TRY(
+        job.replay != nullptr ? make_replay_engine(*job.replay, plan, job.cluster, transport, pool, how)
+                              : Engine::make(job.model, plan, job.cluster, transport, pool, how));
     RecordingEngine recorder(*engine);
     GenerateResult made = GRACE_TRY(generate(recorder, transport, prompts, options, progress));
     StepCounters steps = GRACE_TRY(

@@ -35,6 +35,12 @@ std::string_view name_of(Dispatch dispatch) {
   return "unknown";
 }
 
+Result<Combine> parse_combine(std::string_view name) {
+  for (const Combine combine : {Combine::kExact, Combine::kReduced})
+    if (name_of(combine) == name) return combine;
+  return invalid_input("combine `" + std::string(name) + "` is neither exact nor reduced");
+}
+
 std::string_view name_of(Combine combine) { return combine == Combine::kExact ? "exact" : "reduced"; }
 
 HopCounter::HopCounter(const Cluster& cluster, Dispatch dispatch) : cluster_(cluster), dispatch_(dispatch) {

@@ -24,6 +24,7 @@ std::string_view name_of(Dispatch dispatch);
 // the same bits for every plan. reduced: whoever has several of a token's results weighs them and adds them
 // up first, and sends one vector.
 enum class Combine { kExact, kReduced };
+Result<Combine> parse_combine(std::string_view name);  // by name_of; errors: invalid_input naming them
 std::string_view name_of(Combine combine);
 
 // What one layer's dispatch carries from device to device, [D, D] by sender and receiver; what a device keeps

@@ -67,33 +67,6 @@ class CpuEngine final : public Engine {
   TraceRecorder recorder_;
 };
 
-// The experts a plan puts on one device, ascending.
-std::vector<ExpertId> experts_on(const LayerPlan& layer, DeviceId device) {
-  std::vector<ExpertId> experts = layer.primaries_of_device[device.idx()];
-  const std::vector<ExpertId>& replicas = layer.replicas_of_device[device.idx()];
-  experts.insert(experts.end(), replicas.begin(), replicas.end());
-  std::ranges::sort(experts);
-  return experts;
-}
-
-// Do model, plan, cluster and transport speak of the same machine and the same experts?
-Status check_together(const ModelConfig& config, const Plan& plan, const Cluster& cluster,
-                      const Transport& transport) {
-  if (transport.size() != cluster.num_devices()) {
-    return invalid_input("cluster " + cluster.name + ": it has " + std::to_string(cluster.num_devices()) +
-                         " devices, but " + std::to_string(transport.size()) + " ranks run");
-  }
-  GRACE_TRY(check_fits(plan, config.num_experts, config.moe_layers, config.name));
-  const std::vector<std::string> wrong = violations(plan, cluster);
-  if (!wrong.empty()) return invalid_input("plan for cluster " + cluster.name + ": " + wrong.front());
-  if (std::cmp_not_equal(config.moe_layers.size(), config.num_layers)) {
-    return unsupported(config.name + ": " + std::to_string(config.moe_layers.size()) + " of " +
-                       std::to_string(config.num_layers) +
-                       " decoder layers are MoE, and dense feed-forward layers are not supported");
-  }
-  return {};
-}
-
 Result<std::unique_ptr<CpuEngine>> CpuEngine::load(const std::filesystem::path& folder, const Plan& plan,
                                                    const Cluster& cluster, Transport& transport,
                                                    ThreadPool& pool, const EngineOptions& options) {
@@ -198,6 +171,23 @@ Trace CpuEngine::take_trace() {
 }
 
 }  // namespace
+
+Status check_together(const ModelConfig& config, const Plan& plan, const Cluster& cluster,
+                      const Transport& transport) {
+  if (transport.size() != cluster.num_devices()) {
+    return invalid_input("cluster " + cluster.name + ": it has " + std::to_string(cluster.num_devices()) +
+                         " devices, but " + std::to_string(transport.size()) + " ranks run");
+  }
+  GRACE_TRY(check_fits(plan, config.num_experts, config.moe_layers, config.name));
+  const std::vector<std::string> wrong = violations(plan, cluster);
+  if (!wrong.empty()) return invalid_input("plan for cluster " + cluster.name + ": " + wrong.front());
+  if (std::cmp_not_equal(config.moe_layers.size(), config.num_layers)) {
+    return unsupported(config.name + ": " + std::to_string(config.moe_layers.size()) + " of " +
+                       std::to_string(config.num_layers) +
+                       " decoder layers are MoE, and dense feed-forward layers are not supported");
+  }
+  return {};
+}
 
 Result<std::unique_ptr<Engine>> Engine::make(const std::filesystem::path& folder, const Plan& plan,
                                              const Cluster& cluster, Transport& transport, ThreadPool& pool,

@@ -43,6 +43,11 @@ struct StepInput {
   std::vector<int> num_new;             // [sequences.size()], each >= 1
 };
 
+// Whether model, plan, cluster and transport speak of the same machine and the same experts. Errors:
+// invalid_input, unsupported.
+Status check_together(const ModelConfig& config, const Plan& plan, const Cluster& cluster,
+                      const Transport& transport);
+
 // Collective: all ranks make it, step it and leave it together. Thread-compatible.
 class Engine {
  public:

@@ -1,9 +1,11 @@
 #include "grace/runtime/moe_layer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "grace/base/check.h"
+#include "grace/base/rng.h"
 #include "grace/runtime/packing.h"
 #include "grace/runtime/stopwatch.h"
 
@@ -35,6 +37,39 @@ Result<MoeLayer> MoeLayer::make(const RankContext& context, const Plan& plan, Mo
   return made;
 }
 
+Result<MoeLayer> MoeLayer::make_random(const RankContext& context, const Plan& plan, MoeOrdinal layer,
+                                       std::uint64_t seed) {
+  const int hidden = context.config.hidden_size, ffn = context.config.expert_ffn_size;
+  MoeLayer made;
+  made.plan_ = plan.layers[layer.idx()];
+  made.policy_ = plan.routing;
+  made.slot_of_expert_.assign(static_cast<std::size_t>(context.config.num_experts), kNotHere);
+  const auto random_matrix = [](Rng rng, int out, int in) {
+    std::vector<float> values(static_cast<std::size_t>(out) * static_cast<std::size_t>(in));
+    const double scale = std::sqrt(3.0 / in);  // a row's product keeps the size of its input
+    for (float& value : values) value = static_cast<float>(scale * (2 * rng.uniform() - 1));
+    return kernels::pack(values, out, in);
+  };
+  const Rng of_layer = Rng(seed).fork(layer.idx());
+  for (const ExpertId expert : experts_on(made.plan_, context.device())) {
+    const Rng rng = of_layer.fork(expert.idx());
+    made.slot_of_expert_[expert.idx()] = static_cast<int>(made.experts_.size());
+    made.experts_.push_back({random_matrix(rng.fork(0), ffn, hidden), random_matrix(rng.fork(1), ffn, hidden),
+                             random_matrix(rng.fork(2), hidden, ffn)});
+  }
+  made.router_ = GRACE_TRY(
+      make_router(made.policy_, made.plan_, context.config.num_experts, context.cluster, context.device()));
+  return made;
+}
+
+std::vector<ExpertId> experts_on(const LayerPlan& layer, DeviceId device) {
+  std::vector<ExpertId> experts = layer.primaries_of_device[device.idx()];
+  const std::vector<ExpertId>& replicas = layer.replicas_of_device[device.idx()];
+  experts.insert(experts.end(), replicas.begin(), replicas.end());
+  std::ranges::sort(experts);
+  return experts;
+}
+
 void MoeLayer::reset(const RankContext& context) {
   auto router = make_router(policy_, plan_, context.config.num_experts, context.cluster, context.device());
   GRACE_CHECK(router.ok(), "a router that could be made before cannot be made again");
@@ -44,13 +79,22 @@ void MoeLayer::reset(const RankContext& context) {
 Status MoeLayer::run(const RankContext& context, ExpertExchange& exchange, std::span<float> h,
                      LayerCounters& counters, Choices& choices) {
   std::vector<float> x(h.size());
-  std::vector<std::int32_t> devices;
   {
     const Stopwatch time(counters.gate_s);
     kernels::rms_norm(h, norm_, context.config.rms_norm_eps, x);
-    gate(context, x, choices, devices);
+    gate(context, x, choices);
   }
-  counters.tokens += static_cast<std::int64_t>(h.size() / norm_.size());
+  return serve(context, exchange, x, choices, h, counters);
+}
+
+Status MoeLayer::serve(const RankContext& context, ExpertExchange& exchange, std::span<const float> x,
+                       const Choices& choices, std::span<float> h, LayerCounters& counters) {
+  std::vector<std::int32_t> devices(choices.experts.size(), kNoDevice.value);
+  {
+    const Stopwatch time(counters.gate_s);
+    router_->route(choices.experts, context.config.experts_per_token, devices);
+  }
+  counters.tokens += static_cast<std::int64_t>(h.size()) / context.config.hidden_size;
   HopCost there, back;
   {
     const Stopwatch time(counters.dispatch_s);
@@ -73,8 +117,7 @@ Status MoeLayer::run(const RankContext& context, ExpertExchange& exchange, std::
   return {};
 }
 
-void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choices& choices,
-                    std::vector<std::int32_t>& devices) {
+void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choices& choices) const {
   const ModelConfig& config = context.config;
   const std::size_t tokens = x.size() / norm_.size();
   std::vector<float> logits(tokens * static_cast<std::size_t>(config.num_experts));
@@ -83,8 +126,6 @@ void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choice
   choices.weights.assign(choices.experts.size(), 0.0F);
   kernels::gate(logits, config.num_experts, config.experts_per_token, config.norm_topk_prob, choices.experts,
                 choices.weights);
-  devices.assign(choices.experts.size(), kNoDevice.value);
-  router_->route(choices.experts, config.experts_per_token, devices);
 }
 
 Status MoeLayer::check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const {

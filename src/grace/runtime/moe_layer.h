@@ -23,6 +23,9 @@ struct Choices {
   std::vector<float> weights;          // [T, K]
 };
 
+// The experts a plan puts on one device, ascending.
+std::vector<ExpertId> experts_on(const LayerPlan& layer, DeviceId device);
+
 // A token's result is the sum over its experts of weight * output row, added up as ExpertExchange says: with
 // exact results the same bits for every plan, rank count, dispatch and transport. Owner of its weights.
 // Thread-compatible.
@@ -32,6 +35,10 @@ class MoeLayer {
   static Result<MoeLayer> make(const RankContext& context, const Plan& plan, MoeOrdinal layer,
                                LayerWeights& weights, std::vector<ExpertWeights> experts);
 
+  // A layer without norm and gate, its experts of random weights: the same for an expert on every rank.
+  static Result<MoeLayer> make_random(const RankContext& context, const Plan& plan, MoeOrdinal layer,
+                                      std::uint64_t seed);
+
   // Routing starts its turns anew.
   void reset(const RankContext& context);
   // Collective. h: [T, H], in and out: h += moe(norm(h)). `exchange` may serve all layers in turn. Errors:
@@ -39,9 +46,12 @@ class MoeLayer {
   Status run(const RankContext& context, ExpertExchange& exchange, std::span<float> h,
              LayerCounters& counters, Choices& choices);
 
+  // Collective. h: [T, H] += what the experts chosen make of x: [T, H]; x stays as it is until the end.
+  Status serve(const RankContext& context, ExpertExchange& exchange, std::span<const float> x,
+               const Choices& choices, std::span<float> h, LayerCounters& counters);
+
  private:
-  void gate(const RankContext& context, std::span<const float> x, Choices& choices,
-            std::vector<std::int32_t>& devices);
+  void gate(const RankContext& context, std::span<const float> x, Choices& choices) const;
   Status check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const;
   // outputs: [rows, H].
   void run_experts(const RankContext& context, std::span<const ExpertRow> rows,

@@ -65,6 +65,21 @@ Trace select_sequences(const Trace& trace, std::span<const int> sequences) {
   return part;
 }
 
+Trace first_layers(const Trace& trace, int count) {
+  GRACE_CHECK(count >= 1 && count <= trace.num_moe_layers(), "the trace has these layers");
+  Trace part = trace;
+  part.decoder_layers.resize(static_cast<std::size_t>(count));
+  part.topk_ids.clear();
+  part.topk_weights.clear();
+  const std::int64_t per_token = std::int64_t{trace.num_moe_layers()} * trace.experts_per_token;
+  const std::int64_t kept = std::int64_t{count} * trace.experts_per_token;
+  for (std::int64_t token = 0; token < trace.num_tokens(); ++token) {
+    append(part.topk_ids, trace.topk_ids, token * per_token, token * per_token + kept);
+    append(part.topk_weights, trace.topk_weights, token * per_token, token * per_token + kept);
+  }
+  return part;
+}
+
 Result<Trace> join_traces(std::span<const Trace> traces) {
   if (traces.empty()) return invalid_input("traces: there is none to join");
   Trace joined = traces.front();

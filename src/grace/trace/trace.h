@@ -58,6 +58,8 @@ std::vector<std::string> violations(const Trace& trace);
 
 // The trace of the given sequences, in that order. REQUIRES: each in [0, S).
 Trace select_sequences(const Trace& trace, std::span<const int> sequences);
+// The first `count` MoE layers of it. REQUIRES: 1 <= count <= num_moe_layers().
+Trace first_layers(const Trace& trace, int count);
 
 // The sequences of all traces, one trace after another; gate weights and token ids are kept where all have them, and the phase is mixed where they differ.
 // Errors: invalid_input where the traces are none, or not of one shape (experts, experts per token, decoder layers).

@@ -230,5 +230,20 @@ TEST(JoinedTraces, MustBeOfOneShape) {
   EXPECT_FALSE(join_traces({}).ok());
 }
 
+TEST(TheFirstLayersOfATrace, AreWhatTheyWereAndNoMore) {
+  Trace trace;
+  trace.model = "m";
+  trace.num_experts = 8;
+  trace.experts_per_token = 2;
+  trace.decoder_layers = {1, 2, 3};
+  trace.sequence_offsets = {0, 2};
+  trace.topk_ids = {0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 3, 2};
+  const Trace part = first_layers(trace, 2);
+  EXPECT_THAT(violations(part), testing::IsEmpty());
+  EXPECT_THAT(part.decoder_layers, testing::ElementsAre(1, 2));
+  EXPECT_THAT(part.topk_ids, testing::ElementsAre(0, 1, 2, 3, 6, 7, 1, 0));
+  EXPECT_EQ(first_layers(trace, 3), trace);
+}
+
 }  // namespace
 }  // namespace grace
