@@ -34,7 +34,10 @@ std::vector<std::string> mpirun_words(const RanksWanted& wanted, const std::file
       // When one rank is gone the rest have nothing to put in order: end them at once.
       "--mca", "odls_base_sigkill_timeout", "0",
       // So that it says which rank ended how; supervise reads it.
-      "--mca", "state_base_verbose", "1"};
+      "--mca", "state_base_verbose", "1",
+      // Of the ways to share memory the one whose files lie in the folder below: another tries itself out
+      // with a file that a rank killed at that moment leaves in /dev/shm.
+      "--mca", "shmem", "mmap"};
   if (wanted.size > 0) words.insert(words.end(), {"-n", std::to_string(wanted.size)});
   if (!wanted.hosts.empty())
     words.insert(words.end(), {"--hostfile", wanted.hosts, "-x", kSupervisedVariable});

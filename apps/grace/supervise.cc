@@ -121,6 +121,8 @@ std::string last_line(std::string_view text) {
     if (line.starts_with("grace: ")) line.remove_prefix(7);
     if (!line.empty()) last = line.substr(0, 300);
   }
+  for (char& c : last)  // whatever a dying process wrote, a terminal gets text
+    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = ' ';
   return last;
 }
 
