@@ -143,8 +143,9 @@ Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& clust
       router->route(choices, static_cast<int>(top_k), device_of_choice);
       counter.add(DeviceId(static_cast<std::int32_t>(source)), device_of_choice, static_cast<int>(top_k));
     }
-    result.vectors.emplace_back(counter.counts().vectors.begin(), counter.counts().vectors.end());
-    result.load.push_back(counter.counts().load);
+    const HopCounts counts = counter.counts();
+    result.vectors.emplace_back(counts.vectors.begin(), counts.vectors.end());
+    result.load.push_back(counts.load);
   }
   return result;
 }
