@@ -152,6 +152,32 @@ class Running(CommandLine):
         self.refuses("bench", FIXTURE, "--strategies", "vanilla,grace", "--prefill", 3, "--decode", 2, saying="--plan")
         self.refuses(*common, "--slots", "3,4", saying="--slots")
 
+    def test_benches_the_exchanges_of_other_engines(self):
+        common = ("bench", FIXTURE, "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 1, "--cluster", "2x2", "--strategies", "vanilla,padded,allgather", "--json")
+        measured = json.loads(self.succeeds(*common))["strategies"]
+        self.assertEqual([one["dispatch"] for one in measured], ["flat", "padded", "allgather"])
+        self.assertTrue(all(one["same_text"] and one["differing_prompts"] == 0 for one in measured))
+        flat, padded, _ = (one["cross_node_bytes"]["median"] for one in measured)
+        self.assertGreaterEqual(padded, flat)
+        every = json.loads(self.succeeds(*common, "--dispatch", "two_stage", "--combine", "reduced"))
+        self.assertTrue(all(one["dispatch"] == "two_stage" for one in every["strategies"]))
+        self.assertIn("reduced results", every["options"])
+        self.refuses(*common, "--combine", "reduced", "--exact", saying="contradicts")
+        self.refuses(*common, "--combine", "quickly", saying="neither exact nor reduced")
+
+    def test_serves_a_traces_routing_without_a_model(self):
+        trace, other = self.path("t.trace"), self.path("other.trace")
+        self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--out", trace)
+        common = ("bench", "--shape", FIXTURE / "config.json", "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 1, "--cluster", "2x2")
+        measured = json.loads(self.succeeds(*common, "--routing", trace, "--layers", 1, "--strategies", "vanilla,grace,joint-slow", "--json"))
+        self.assertTrue(measured["same_text"])
+        self.assertIn("random weights", measured["options"])
+        self.refuses(*common, saying="--shape NAME and --routing TRACE go together")
+        self.refuses(*common, "--routing", trace, "--layers", 99, saying="99 is outside [1, ")
+        self.refuses("bench", "--batch", 4, saying="needs a model folder")
+        self.succeeds("synthesize", "--shape", "2x8", "--top-k", 2, "--tokens", 64, "--out", other)
+        self.refuses(*common, "--routing", other, saying="routing of 8 experts")
+
     def test_benches_strategies_that_need_sizes_and_a_budget(self):
         if not (DEMO / "model.safetensors").exists():
             self.skipTest("models/demo is not there")
