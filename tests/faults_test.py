@@ -124,6 +124,7 @@ class Faults(unittest.TestCase):
             found.pop(None, None)
             # The second thread is the one that tells the parent of its rank.
             if len(found) == count and all(threads_of(pid) > 1 for pid in found.values()):
+                time.sleep(0.5)
                 return found
             time.sleep(0.05)
         self.fail(f"the ranks did not start: {found}")

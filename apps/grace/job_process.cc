@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -147,12 +148,29 @@ void end_orphans() {
   }
 }
 
-char state_of(pid_t pid) {
+namespace {
+
+// What follows the name in /proc/PID/stat, from the state on.
+std::string stat_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
   const std::size_t name_end = line.rfind(") ");
-  return name_end == std::string::npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
+  return name_end == std::string::npos ? "" : line.substr(name_end + 2);
+}
+
+}  // namespace
+
+char state_of(pid_t pid) {
+  const std::string stat = stat_of(pid);
+  return stat.empty() ? '?' : stat[0];
+}
+
+int status_of_ended(pid_t pid) {
+  const std::string stat = stat_of(pid);
+  const std::size_t last = stat.find_last_of(' ');  // the last field is the exit code, as wait gives it
+  if (!stat.starts_with('Z') || last == std::string::npos) return 0;
+  return std::atoi(stat.c_str() + last);
 }
 
 }  // namespace grace::app

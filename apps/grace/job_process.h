@@ -77,4 +77,8 @@ void end_orphans();
 // The state letter of /proc/PID/stat: 'T' is stopped; '?' when there is none.
 char state_of(pid_t pid);
 
+// The wait status of a process that has ended and that its parent has not waited for yet; 0 when it cannot be
+// told, or when it ended well.
+int status_of_ended(pid_t pid);
+
 }  // namespace grace::app

@@ -17,6 +17,8 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "job_process.h"
 #include "rank_report.h"
@@ -35,9 +37,10 @@ constexpr milliseconds kKillTime{2000};       // what ending everybody may take 
 constexpr milliseconds kStartLimit{60000};    // mpirun may reach other machines first
 constexpr milliseconds kLeastStartGap{3000};  // between the first rank's hello and the last's
 constexpr milliseconds kFaultGrace{2000};     // for ranks to leave in order once one told of a fault
-constexpr milliseconds kDeathGrace{3000};    // for mpirun, which knows how a dead rank ended, to end the rest
-constexpr milliseconds kTermGrace{1500};     // for mpirun to end by itself
-constexpr std::size_t kMostPlain = 1 << 20;  // of standard error kept
+constexpr milliseconds kDeathGrace{3000};  // for mpirun, which knows how a dead rank ended, to end the rest
+constexpr milliseconds kKnownDeathGrace{1000};  // where we know as well; a death during the start may hang it
+constexpr milliseconds kTermGrace{1500};        // for mpirun to end by itself
+constexpr std::size_t kMostPlain = 1 << 20;     // of standard error kept
 constexpr int kMostRanks = 1 << 16;
 
 // glibc 2.36 declares these without C linkage.
@@ -50,6 +53,7 @@ struct Rank {
   bool heard = false, done = false, gone = false;
   pid_t pid = -1;   // -1: on another machine
   OwnedFd process;  // open: on this machine
+  int status = 0;   // as wait gives it, where it could be seen
   int death = 0;    // 1: the first to go
   milliseconds silent{0}, dead{0};
   std::optional<Error> fault;
@@ -71,20 +75,30 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-// What mpirun itself says: between lines of dashes, or after "[host:pid] ", as do Open MPI's stack traces.
-std::string without_chatter(std::string_view text, std::string* chatter) {
-  std::string rest;
+// Standard error, told apart: what Open MPI explains stands between lines of dashes; what it traces begins
+// with
+// "[host:pid] "; the rest are the ranks' own words.
+struct Said {
+  std::string own, trace;
+  std::vector<std::string> explained;
+};
+Said told_apart(std::string_view text) {
+  Said said;
   bool inside = false;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end);
-    if (line.starts_with("--------------------------------------------------"))
+    if (line.starts_with("--------------------------------------------------")) {
       inside = !inside;
-    else
-      (inside || line.starts_with('[') || line.starts_with("mpirun: ") ? *chatter : rest) += line;
+      if (inside) said.explained.emplace_back();
+    } else if (inside) {
+      said.explained.back() += line;
+    } else {
+      (line.starts_with('[') || line.starts_with("mpirun: ") ? said.trace : said.own) += line;
+    }
   }
-  return rest;
+  return said;
 }
 
 // The rank that mpirun saw end badly before all others, on whatever machine, and how: with state_base_verbose
@@ -94,13 +108,14 @@ struct Blame {
   int rank = -1;
   std::string state;
 };
-Blame blame_in(std::string_view chatter) {
+Blame blame_in(std::string_view trace) {
   constexpr std::string_view kProc = "ACTIVATE PROC [[", kState = " STATE ";
-  for (std::size_t at = 0; (at = chatter.find(kProc, at)) != std::string_view::npos; at += kProc.size()) {
-    const std::string line(chatter.substr(at, std::min(chatter.find('\n', at), chatter.size()) - at));
+  for (std::size_t at = 0; (at = trace.find(kProc, at)) != std::string_view::npos; at += kProc.size()) {
+    const std::string line(trace.substr(at, std::min(trace.find('\n', at), trace.size()) - at));
     const std::size_t state = line.find(kState);
-    int rank = 0;
-    if (state == std::string::npos || std::sscanf(line.c_str(), "ACTIVATE PROC [[%*d,%*d],%d]", &rank) != 1)
+    int job = 0, rank = 0;  // job 0 is mpirun and its daemons
+    if (state == std::string::npos ||
+        std::sscanf(line.c_str(), "ACTIVATE PROC [[%*d,%d],%d]", &job, &rank) != 2 || job == 0)
       continue;
     Blame blame{rank, line.substr(state + kState.size())};
     blame.state.resize(std::min(blame.state.find(" AT "), blame.state.size()));
@@ -110,20 +125,30 @@ Blame blame_in(std::string_view chatter) {
   return {};
 }
 
-// The last line that says something, for want of a better cause.
-std::string last_line(std::string_view text) {
-  std::string last;
-  while (!text.empty()) {
+// One line for want of a better cause: the last that a rank said, else the first of Open MPI's explanations
+// that is not about the end that we know of already.
+std::string best_words(const Said& said) {
+  std::string words;
+  for (std::string_view text = said.own; !text.empty();) {
     const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end);
-    while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())) != 0) line.remove_suffix(1);
     if (line.starts_with("grace: ")) line.remove_prefix(7);
-    if (!line.empty()) last = line.substr(0, 300);
+    if (line.find_first_not_of(" \t\r\n") != std::string_view::npos) words = line;
   }
-  for (char& c : last)  // whatever a dying process wrote, a terminal gets text
-    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = ' ';
-  return last;
+  for (std::size_t i = 0; i < said.explained.size() && words.empty(); ++i) {
+    const std::string& text = said.explained[i];
+    if (!text.starts_with("mpirun ") && !text.starts_with("Primary job")) words = text;
+  }
+  std::string line;  // whatever a dying process wrote, a terminal gets text
+  for (const char c : words) {
+    const bool blank = c == ' ' || std::iscntrl(static_cast<unsigned char>(c)) != 0;
+    if (!blank) line += c;
+    if (blank && !line.empty() && line.back() != ' ') line += ' ';
+  }
+  line.resize(std::min<std::size_t>(line.size(), 300));
+  while (line.ends_with(' ')) line.pop_back();
+  return line;
 }
 
 class Supervisor {
@@ -191,6 +216,7 @@ class Supervisor {
     if (rank.gone) return;
     rank.gone = true;
     rank.death = ++deaths_;
+    rank.status = status_of_ended(rank.pid);  // mpirun may be quicker
     if (rank.process.is_open()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, rank.process.get(), nullptr);
   }
 
@@ -259,7 +285,9 @@ class Supervisor {
     if (faults_ > 0 && (since_fault_ += passed) > std::min(kFaultGrace, options_.deadline / 4)) return true;
     for (auto& [number, rank] : ranks_) {
       if (rank.gone) {
-        if (!rank.done && (rank.dead += passed) > kDeathGrace) return true;
+        if (rank.done) continue;
+        if (rank.status == 0) rank.status = status_of_ended(rank.pid);
+        if ((rank.dead += passed) > (rank.status == 0 ? kDeathGrace : kKnownDeathGrace)) return true;
       } else if (!rank.done || rank.process.is_open()) {
         rank.silent += passed;
       }
@@ -339,21 +367,19 @@ class Supervisor {
     }
     if (cause_.has_value()) return *cause_;
     if (const Error* fault = told_fault()) return named(*fault);
-    std::string chatter;
-    const std::string plain = without_chatter(err_, &chatter);
+    const Said said = told_apart(err_);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     const Error by_signal = peer_lost(fmt::format("mpirun: killed by {}", signal_name(code - 128)));
     // Ranks may be gone before it is; crashes of its own follow from a rank's.
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !ending_.has_value()) return by_signal;
-    const Blame blame = blame_in(chatter);
+    const Blame blame = blame_in(said.trace);
     const int culprit = first_to_leave(code, blame);
-    if (culprit >= 0) return how_it_left(culprit, WIFEXITED(status) ? code : 0, blame, plain);
+    if (culprit >= 0) return how_it_left(culprit, WIFEXITED(status) ? code : 0, blame, best_words(said));
     if (WIFSIGNALED(status)) return by_signal;
     const bool some_done = std::ranges::any_of(ranks_, [](const auto& r) { return r.second.done; });
     if (!some_done)
-      return peer_lost(fmt::format("mpirun: ended with exit code {}: {}", code,
-                                   last_line(plain.empty() ? chatter : plain)));
-    write_all(STDERR_FILENO, plain);
+      return peer_lost(fmt::format("mpirun: ended with exit code {}: {}", code, best_words(said)));
+    write_all(STDERR_FILENO, said.own);
     pass_on(out_.size());
     if (cannot_print_.has_value()) return *cannot_print_;
     return code;
@@ -374,14 +400,23 @@ class Supervisor {
   }
 
   // code: mpirun's, which is that of the first rank that failed; 0 when it is not known.
-  Error how_it_left(int number, int code, const Blame& blame, const std::string& plain) const {
+  Error how_it_left(int number, int code, const Blame& blame, const std::string& words) const {
+    const int status = ranks_.at(number).status;
+    if (status != 0)
+      code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    else if (ending_.has_value())  // our own signals do not count
+      code = 0;
+    const bool is_blamed = blame.rank == number;
     std::string cause = "left before the others, without an error";
-    const bool in_order = blame.rank == number && blame.state.find("WITHOUT SYNC") != std::string::npos;
-    if (code > 128 && !ending_.has_value())
+    if (is_blamed && blame.state.find("WITHOUT SYNC") != std::string::npos && status == 0)
+      code = 0;  // mpirun makes it 1
+    if (code > 128 && sigabbrev_np(code - 128) != nullptr)
       cause = fmt::format("killed by {}", signal_name(code - 128));
-    else if (code != 0 && !ending_.has_value() && !in_order)
+    else if (code != 0)
       cause = fmt::format("left early with exit code {}", code);
-    if (const std::string last = last_line(plain); !last.empty()) cause += fmt::format(" ({})", last);
+    else if (is_blamed && blame.state.find("SIGNAL") != std::string::npos)
+      cause = "killed by a signal";
+    if (!words.empty()) cause += fmt::format(" ({})", words);
     return peer_lost(fmt::format("rank {}: {}", number, cause));
   }
 
