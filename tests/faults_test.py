@@ -294,7 +294,8 @@ class TheCommand(Faults):
 
     def test_gives_slow_ranks_their_time(self):
         """Ranks without a core for longer than half the deadline, and a parent that was suspended beyond it."""
-        job = subprocess.Popen(self.words("--json", command=("run", DEMO, "--prompt", "The", "--max-new-tokens", 8)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
+        # Enough tokens that a quick machine is still at it when the rank is stopped.
+        job = subprocess.Popen(self.words("--json", command=("run", DEMO, "--prompt", "The", "--ignore-eos", "--max-new-tokens", 400)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
         ranks = self.ranks()
         os.kill(ranks[3], signal.SIGSTOP)
         time.sleep(1)

@@ -220,13 +220,16 @@ TEST(ASimulation, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(0), HasSubstr("plan: "));
 }
 
-TEST(AReplayOfTwoStages, IsRefused) {
+TEST(ASimulation, OfAnExchangeThatHasNoModelIsRefused) {
   const Case given(4);
   ThreadPool pool(1);
-  const auto got = replay(given.trace, given.plan, given.cluster,
-                          {.batch = 0, .dispatch = Dispatch::kTwoStage, .bytes_per_vector = 1}, pool);
-  ASSERT_FALSE(got.ok());
-  EXPECT_EQ(got.error().kind, ErrorKind::kUnsupported);
+  for (const Dispatch dispatch : {Dispatch::kPadded, Dispatch::kAllGather}) {
+    const auto got =
+        simulate(given.trace, given.plan, given.cluster, some_options(given.batch, dispatch), pool);
+    ASSERT_FALSE(got.ok());
+    EXPECT_EQ(got.error().kind, ErrorKind::kUnsupported);
+    EXPECT_THAT(got.error().message, HasSubstr(std::string(name_of(dispatch))));
+  }
 }
 
 }  // namespace
