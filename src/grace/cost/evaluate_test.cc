@@ -196,6 +196,42 @@ TEST_P(AnEvaluation, StartsAnewWhenCleared) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, AnEvaluation, testing::Range<std::uint64_t>(0, 60));
 
+// The evaluator's vectors by node and device are those that the hops carry: what is planned by is what
+// travels.
+TEST_P(AnEvaluation, CountsTheVectorsThatTheHopsCarry) {
+  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+  Rng rng(GetParam());
+  const std::vector<std::vector<std::size_t>> shapes{{1}, {4}, {2, 2}, {1, 3, 2}, {4, 4}};
+  const Cluster cluster = cluster_of(shapes[rng.below(shapes.size())]);
+  const int devices = cluster.num_devices();
+  const std::vector<Token> tokens = random_tokens(rng, devices, 9, 100);
+  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+    SCOPED_TRACE(std::string(name_of(dispatch)));
+    BatchCounter counter(cluster, 9, dispatch);
+    HopCounter hops(cluster, dispatch);
+    for (const Token& token : tokens) {
+      const DeviceId source(token.source);
+      counter.add(source, token.experts, token.devices, static_cast<int>(token.experts.size()));
+      hops.add(source, token.devices, static_cast<int>(token.devices.size()));
+    }
+    const BatchCounts& got = counter.counts();
+    std::vector<std::int64_t> node_out(got.node_out.size(), 0), device_in(got.device_in.size(), 0);
+    const HopCounts carried = hops.counts();
+    for (int from = 0; from < devices; ++from)
+      for (int to = 0; to < devices; ++to) {
+        const std::int64_t vectors = carried.vectors[static_cast<std::size_t>(from * devices + to)];
+        const NodeId node = cluster.node_of(DeviceId(from));
+        if (node == cluster.node_of(DeviceId(to)))
+          device_in[static_cast<std::size_t>(to)] += vectors;
+        else
+          node_out[node.idx()] += vectors;
+      }
+    EXPECT_EQ(got.node_out, node_out);
+    EXPECT_EQ(got.device_in, device_in);
+    EXPECT_EQ(got.load, carried.load);
+  }
+}
+
 // With sources spread evenly and choices that do not depend on them: a token that touches `nodes` nodes finds
 // its own among them with probability nodes / N.
 TEST(AnEvaluationOfEvenSources, GivesVectorsByTheShareOfWhatIsAway) {

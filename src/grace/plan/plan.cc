@@ -21,6 +21,14 @@ std::vector<std::vector<DeviceId>> LayerPlan::hosts_of_expert(int num_experts) c
   return hosts;
 }
 
+std::vector<ExpertId> LayerPlan::experts_on(DeviceId device) const {
+  std::vector<ExpertId> experts = primaries_of_device[device.idx()];
+  const std::vector<ExpertId>& replicas = replicas_of_device[device.idx()];
+  experts.insert(experts.end(), replicas.begin(), replicas.end());
+  std::ranges::sort(experts);
+  return experts;
+}
+
 int Plan::num_devices() const {
   int count = 0;
   for (const int devices : devices_per_node) count += devices;

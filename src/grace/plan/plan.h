@@ -33,6 +33,8 @@ struct LayerPlan {
   // Devices that hold a copy of each expert, [E][copies], the primary's first, replicas ascending.
   // REQUIRES: every expert is in [0, num_experts).
   std::vector<std::vector<DeviceId>> hosts_of_expert(int num_experts) const;
+  // Primaries and replicas on one device, ascending.
+  std::vector<ExpertId> experts_on(DeviceId device) const;
   bool operator==(const LayerPlan&) const = default;
 };
 

@@ -1,6 +1,8 @@
 // What every part of one rank's engine works with.
 #pragma once
 
+#include <string>
+
 #include "grace/base/ids.h"
 #include "grace/base/thread_pool.h"
 #include "grace/cluster/cluster.h"
@@ -21,5 +23,11 @@ struct RankContext {
 
   DeviceId device() const { return DeviceId{transport.rank()}; }
 };
+
+// What another rank sent cannot be: tells all ranks why this one leaves, and is the error to leave with.
+inline Error lost(const RankContext& context, const std::string& what) {
+  context.transport.abort(what);
+  return peer_lost(what);
+}
 
 }  // namespace grace

@@ -89,7 +89,7 @@ Status CpuEngine::load_weights(const Checkpoint& checkpoint, const Plan& plan) {
   final_norm_ = std::move(dense.final_norm);
   for (std::size_t l = 0; l < dense.layers.size(); ++l) {
     const MoeOrdinal ordinal{static_cast<std::int32_t>(l)};
-    const std::vector<ExpertId> hosted = experts_on(plan.layers[l], context_.device());
+    const std::vector<ExpertId> hosted = plan.layers[l].experts_on(context_.device());
     std::vector<ExpertWeights> experts = GRACE_TRY(load_experts(config_, checkpoint, ordinal, hosted));
     MoeLayer moe = GRACE_TRY(MoeLayer::make(context_, plan, ordinal, dense.layers[l], std::move(experts)));
     layers_.push_back({AttentionBlock(dense.layers[l]), std::move(moe)});

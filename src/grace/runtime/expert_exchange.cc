@@ -120,11 +120,12 @@ void ExpertExchange::add_home(std::size_t token, std::span<const DeviceId> devic
                               std::span<const WireAssignment> assignments) {
   const auto row = static_cast<std::int32_t>(token);
   const float* x = tokens_.x.data() + token * hidden_;
-  Home home{token, true, 0, items_.size(), home_assignments_.size(), assignments.size()};
-  home_assignments_.insert(home_assignments_.end(), assignments.begin(), assignments.end());
+  Home home{token, true, 0, items_.size(), home_assignments_.size(), 0};
   const std::size_t node = devices.empty() ? 0 : node_[devices.front().idx()];
   if (first_.has_value() && node != node_[context_.device().idx()]) {
     home.is_item = false;
+    home.count = assignments.size();
+    home_assignments_.insert(home_assignments_.end(), assignments.begin(), assignments.end());
     home.position = entry_position_[node];
     home.number = first_->add(home.position, {row, assignments, x});
   } else {
@@ -188,11 +189,9 @@ Status ExpertExchange::pass_on() {
     wanted_.clear();
     for (const WireAssignment& assignment : parcel.assignments) {
       if (assignment.local >= last_.group().size()) {
-        Error error = peer_lost("rank " + std::to_string(context_.transport.rank()) +
-                                " is sent a token for device " + std::to_string(assignment.local) +
-                                " of its node, which has " + std::to_string(last_.group().size()));
-        context_.transport.abort(error.message);
-        return error;
+        return lost(context_, "rank " + std::to_string(context_.transport.rank()) +
+                                  " is sent a token for device " + std::to_string(assignment.local) +
+                                  " of its node, which has " + std::to_string(last_.group().size()));
       }
       wanted_.push_back({assignment, assignment.local});
     }
@@ -207,11 +206,9 @@ Status ExpertExchange::collect_rows() {
     const Parcel parcel = arrived[i];
     for (const WireAssignment& assignment : parcel.assignments) {
       if (assignment.local != local_[context_.device().idx()]) {
-        Error error =
-            peer_lost("rank " + std::to_string(context_.transport.rank()) + " is sent a token for device " +
-                      std::to_string(assignment.local) + " of its node");
-        context_.transport.abort(error.message);
-        return error;
+        return lost(context_, "rank " + std::to_string(context_.transport.rank()) +
+                                  " is sent a token for device " + std::to_string(assignment.local) +
+                                  " of its node");
       }
       rows_.push_back({ExpertId{assignment.expert}, parcel.x});
     }

@@ -66,8 +66,8 @@ class ExpertExchange {
     std::size_t position, number;
     std::size_t first, count;
   };
-  // Assignments of an own token that went one way, home_assignments_[first, first + count): item `number`, or
-  // vector `number` of the first hop's position.
+  // Assignments of an own token that went one way: item `number`, whose parts know them, or vector `number` of
+  // the first hop's position, of home_assignments_[first, first + count).
   struct Home {
     std::size_t token;
     bool is_item;

@@ -128,8 +128,7 @@ Status Hop::back(std::span<const float> results, HopCost& cost) {
     if (bytes == asked * hidden_ * sizeof(float)) continue;
     const std::string what = "rank " + std::to_string(group_[i]) + " returns " + std::to_string(bytes) +
                              " bytes for " + std::to_string(asked) + " vectors";
-    context_.transport.abort(what);
-    return peer_lost(what);
+    return lost(context_, what);
   }
   return {};
 }

@@ -37,9 +37,6 @@ class Hop {
   Status there(HopCost& cost);
   // What came, by ascending position. Stays until the next there().
   const ParcelList& arrived() const { return arrived_; }
-  // The group's position that each arrived parcel came from begins at arrived_begin()[position].
-  std::span<const std::size_t> arrived_begin() const { return arrived_begin_; }
-
   // Rows of results that go back for a parcel: one for each assignment where results are exact, else one.
   std::size_t rows_of(const Parcel& parcel) const {
     return context_.combine == Combine::kExact ? parcel.assignments.size() : 1;
@@ -70,7 +67,7 @@ class Hop {
   std::vector<std::byte> send_, received_, returned_;
   std::vector<std::size_t> received_offsets_, returned_offsets_;
   ParcelList arrived_;
-  std::vector<std::size_t> arrived_begin_;
+  std::vector<std::size_t> arrived_begin_;  // [group + 1] in arrived_, by where it came from
 };
 
 }  // namespace grace

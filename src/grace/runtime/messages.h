@@ -41,13 +41,10 @@ void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<s
 class ParcelList {
  public:
   std::size_t size() const { return entries_.size(); }
-  std::size_t num_assignments() const { return assignments_.size(); }
   Parcel operator[](std::size_t i) const {
     const Entry& entry = entries_[i];
     return {entry.row, std::span(assignments_).subspan(entry.first, entry.count), entry.x};
   }
-  // Of all parcels before the i-th.
-  std::size_t first_assignment(std::size_t i) const { return entries_[i].first; }
   void clear();
   void add(const Parcel& parcel);
 

@@ -28,6 +28,7 @@ TEST_P(AMessage, IsReadBackAsItWasWritten) {
     std::vector<float> x(3 * 8);
     for (float& value : x) value = static_cast<float>(rng.uniform());
     ParcelList sent;
+    std::size_t num_assignments = 0;
     std::vector<std::byte> message;
     for (std::uint64_t n = rng.below(8); n > 0; --n) {
       std::vector<WireAssignment> assignments;
@@ -39,15 +40,15 @@ TEST_P(AMessage, IsReadBackAsItWasWritten) {
       const auto row = static_cast<std::int32_t>(rng.below(8));
       sent.add({row, assignments, x.data() + row * 3});
       append_parcel(format, sent[sent.size() - 1], message);
+      num_assignments += assignments.size();
     }
     const std::size_t per_assignment = GetParam() == Combine::kExact ? 4 : 8;
-    EXPECT_EQ(message.size(), sent.size() * (8 + 3 * 4) + sent.num_assignments() * per_assignment);
+    EXPECT_EQ(message.size(), sent.size() * (8 + 3 * 4) + num_assignments * per_assignment);
     ParcelList read;
     ASSERT_TRUE(read_parcels(format, message, 0, read).ok());
     ASSERT_EQ(read.size(), sent.size());
     for (std::size_t i = 0; i < read.size(); ++i) {
       EXPECT_EQ(read[i].row, sent[i].row);
-      EXPECT_EQ(read.first_assignment(i), sent.first_assignment(i));
       ASSERT_EQ(read[i].assignments.size(), sent[i].assignments.size());
       for (std::size_t a = 0; a < read[i].assignments.size(); ++a) {
         EXPECT_EQ(read[i].assignments[a].expert, sent[i].assignments[a].expert);

@@ -51,7 +51,7 @@ Result<MoeLayer> MoeLayer::make_random(const RankContext& context, const Plan& p
     return kernels::pack(values, out, in);
   };
   const Rng of_layer = Rng(seed).fork(layer.idx());
-  for (const ExpertId expert : experts_on(made.plan_, context.device())) {
+  for (const ExpertId expert : made.plan_.experts_on(context.device())) {
     const Rng rng = of_layer.fork(expert.idx());
     made.slot_of_expert_[expert.idx()] = static_cast<int>(made.experts_.size());
     made.experts_.push_back({random_matrix(rng.fork(0), ffn, hidden), random_matrix(rng.fork(1), ffn, hidden),
@@ -60,14 +60,6 @@ Result<MoeLayer> MoeLayer::make_random(const RankContext& context, const Plan& p
   made.router_ = GRACE_TRY(
       make_router(made.policy_, made.plan_, context.config.num_experts, context.cluster, context.device()));
   return made;
-}
-
-std::vector<ExpertId> experts_on(const LayerPlan& layer, DeviceId device) {
-  std::vector<ExpertId> experts = layer.primaries_of_device[device.idx()];
-  const std::vector<ExpertId>& replicas = layer.replicas_of_device[device.idx()];
-  experts.insert(experts.end(), replicas.begin(), replicas.end());
-  std::ranges::sort(experts);
-  return experts;
 }
 
 void MoeLayer::reset(const RankContext& context) {
@@ -131,11 +123,9 @@ void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choice
 Status MoeLayer::check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const {
   for (const ExpertRow& row : rows) {
     if (slot_of_expert_[row.expert.idx()] != kNotHere) continue;
-    Error error =
-        peer_lost("rank " + std::to_string(context.transport.rank()) + " is sent a token for expert " +
-                  std::to_string(row.expert.value) + ", which it does not hold: the ranks' plans differ");
-    context.transport.abort(error.message);
-    return error;
+    return lost(context, "rank " + std::to_string(context.transport.rank()) + " is sent a token for expert " +
+                             std::to_string(row.expert.value) +
+                             ", which it does not hold: the ranks' plans differ");
   }
   return {};
 }

@@ -23,9 +23,6 @@ struct Choices {
   std::vector<float> weights;          // [T, K]
 };
 
-// The experts a plan puts on one device, ascending.
-std::vector<ExpertId> experts_on(const LayerPlan& layer, DeviceId device);
-
 // A token's result is the sum over its experts of weight * output row, added up as ExpertExchange says: with
 // exact results the same bits for every plan, rank count, dispatch and transport. Owner of its weights.
 // Thread-compatible.

@@ -31,7 +31,6 @@ class ReplayEngine final : public Engine {
         counters_(config_.moe_layers.size()) {}
 
   Status load(const Plan& plan) {
-    GRACE_TRY(check_together(config_, plan, cluster_, context_.transport));
     const std::uint64_t seed = Rng(source_.seed).fork(kWeights).next();
     for (int l = 0; l < config_.num_layers; ++l)
       layers_.push_back(GRACE_TRY(MoeLayer::make_random(context_, plan, MoeOrdinal(l), seed)));
@@ -147,13 +146,10 @@ Result<std::unique_ptr<Engine>> make_replay_engine(const ReplaySource& source, c
                                                    ThreadPool& pool, const EngineOptions& options) {
   GRACE_CHECK(source.hidden > 0 && source.expert_ffn > 0, "a shape has sizes");
   std::unique_ptr<ReplayEngine> engine;
-  Status mine;
-  if (source.trace.num_sequences() == 0 || source.trace.num_tokens() == 0) {
-    mine = invalid_input("trace of " + source.trace.model + ": it has no tokens to replay");
-  } else if (transport.size() != cluster.num_devices()) {
-    mine = invalid_input("cluster " + cluster.name + ": it has " + std::to_string(cluster.num_devices()) +
-                         " devices, but " + std::to_string(transport.size()) + " ranks run");
-  } else {
+  Status mine = source.trace.num_tokens() > 0
+                    ? check_together(config_of(source), plan, cluster, transport)
+                    : invalid_input("trace of " + source.trace.model + ": it has no tokens to replay");
+  if (mine.ok()) {
     engine = std::make_unique<ReplayEngine>(source, cluster, transport, pool, options);
     mine = engine->load(plan);
   }
