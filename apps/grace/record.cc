@@ -30,6 +30,7 @@ class RecordingEngine final : public Engine {
   }
   std::span<const LayerCounters> counters() const override { return inner_.counters(); }
   void clear_counters() override { inner_.clear_counters(); }
+  std::vector<Span> take_spans() override { return inner_.take_spans(); }
   Trace take_trace() override { return inner_.take_trace(); }
 
   std::span<const LayerCounters> steps() const { return steps_; }  // [steps, M]

@@ -9,6 +9,7 @@
 #include "grace/comm/transport.h"
 #include "grace/cost/cost.h"
 #include "grace/model/model.h"
+#include "grace/runtime/stopwatch.h"
 
 namespace grace {
 
@@ -20,6 +21,8 @@ struct RankContext {
   ThreadPool& pool;
   Dispatch dispatch;
   Combine combine;
+  bool aligned;
+  SpanLog& spans;
 
   DeviceId device() const { return DeviceId{transport.rank()}; }
 };

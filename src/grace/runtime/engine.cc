@@ -31,6 +31,7 @@ class CpuEngine final : public Engine {
   Status step(const StepInput& input, bool all_logits, std::vector<float>& logits) override;
   std::span<const LayerCounters> counters() const override { return counters_; }
   void clear_counters() override { counters_.assign(counters_.size(), {}); }
+  std::vector<Span> take_spans() override { return spans_.take(); }
   Trace take_trace() override;
 
  private:
@@ -43,7 +44,9 @@ class CpuEngine final : public Engine {
             const EngineOptions& options)
       : config_(std::move(config)),
         cluster_(cluster),
-        context_{config_, cluster_, transport, pool, options.dispatch, options.combine},
+        spans_(options.record_spans),
+        context_{config_,          cluster_,        transport,       pool,
+                 options.dispatch, options.combine, options.aligned, spans_},
         exchange_(context_),
         cache_(config_.num_layers, config_.num_kv_heads * config_.head_dim),
         counters_(config_.moe_layers.size()),
@@ -55,6 +58,7 @@ class CpuEngine final : public Engine {
 
   ModelConfig config_;
   Cluster cluster_;
+  SpanLog spans_;
   RankContext context_;
   ExpertExchange exchange_;
   Matrix embedding_;
@@ -171,6 +175,26 @@ Trace CpuEngine::take_trace() {
 }
 
 }  // namespace
+
+std::string_view name_of(Activity activity) {
+  switch (activity) {
+    case Activity::kAttention:
+      return "attention";
+    case Activity::kGate:
+      return "gate";
+    case Activity::kPack:
+      return "pack";
+    case Activity::kDispatch:
+      return "dispatch";
+    case Activity::kExperts:
+      return "experts";
+    case Activity::kCombine:
+      return "combine";
+    case Activity::kAdd:
+      return "add";
+  }
+  return "unknown";
+}
 
 Status check_together(const ModelConfig& config, const Plan& plan, const Cluster& cluster,
                       const Transport& transport) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grace/base/result.h"
@@ -23,6 +24,10 @@ struct EngineOptions {
   Dispatch dispatch = Dispatch::kPerDevice;
   Combine combine = Combine::kExact;
   bool record_trace = false;
+  bool record_spans = false;
+  // For measuring: ranks wait for one another before each exchange, so that an exchange's time holds no other
+  // rank's computing.
+  bool aligned = false;
 };
 
 // What one rank did in one MoE layer, added up over steps.
@@ -34,6 +39,23 @@ struct LayerCounters {
   // dispatch_s and combine_s are packing, exchange and unpacking; wait_s is the part of both that was spent
   // inside the exchange, which is mostly for others.
   double gate_s = 0, dispatch_s = 0, experts_s = 0, combine_s = 0, wait_s = 0;
+  // Processor time of the calling thread: gate and routing; experts; packing, unpacking and adding up outside
+  // the exchanges.
+  double gate_cpu_s = 0, experts_cpu_s = 0, pack_cpu_s = 0;
+  // Seconds of the steady clock, of the last step: each exchange from the first byte sent to the last one
+  // taken.
+  double dispatch_begin_s = 0, dispatch_end_s = 0, combine_begin_s = 0, combine_end_s = 0;
+};
+
+enum class Activity : std::int32_t { kAttention, kGate, kPack, kDispatch, kExperts, kCombine, kAdd };
+std::string_view name_of(Activity activity);
+
+// One stretch of one rank's work, in seconds of the steady clock. kDispatch and kCombine are messages on
+// their way, and other phases may go on meanwhile; the rest are the rank's own work, one after the other.
+struct Span {
+  std::int32_t layer = 0;
+  Activity activity = Activity::kGate;
+  double begin_s = 0, end_s = 0;
 };
 
 // One step's input for this rank: new tokens of some of its sequences.
@@ -70,6 +92,8 @@ class Engine {
 
   virtual std::span<const LayerCounters> counters() const = 0;  // [M]
   virtual void clear_counters() = 0;
+  // What was done since the last call, by when it ended; nothing unless record_spans.
+  virtual std::vector<Span> take_spans() = 0;
   // The routing of this rank's tokens since reset(), sequence after sequence in slot order, unused slots left
   // out; a sequence's first step counts as its prompt. What was taken is forgotten. REQUIRES: record_trace.
   virtual Trace take_trace() = 0;

@@ -73,6 +73,7 @@ Status MoeLayer::run(const RankContext& context, ExpertExchange& exchange, std::
   std::vector<float> x(h.size());
   {
     const Stopwatch time(counters.gate_s);
+    const CpuStopwatch work(counters.gate_cpu_s);
     kernels::rms_norm(h, norm_, context.config.rms_norm_eps, x);
     gate(context, x, choices);
   }
@@ -84,24 +85,30 @@ Status MoeLayer::serve(const RankContext& context, ExpertExchange& exchange, std
   std::vector<std::int32_t> devices(choices.experts.size(), kNoDevice.value);
   {
     const Stopwatch time(counters.gate_s);
+    const CpuStopwatch work(counters.gate_cpu_s);
     router_->route(choices.experts, context.config.experts_per_token, devices);
   }
   counters.tokens += static_cast<std::int64_t>(h.size()) / context.config.hidden_size;
   HopCost there, back;
   {
     const Stopwatch time(counters.dispatch_s);
+    counters.dispatch_begin_s = now_s();
     GRACE_TRY(exchange.dispatch({x, choices.experts, choices.weights, devices}, there));
     GRACE_TRY(check_hosted(context, exchange.rows()));
+    counters.dispatch_end_s = now_s();
   }
   counters.assignments += static_cast<std::int64_t>(exchange.rows().size());
   std::vector<float> outputs;
   {
     const Stopwatch time(counters.experts_s);
+    const CpuStopwatch work(counters.experts_cpu_s);
     run_experts(context, exchange.rows(), outputs);
   }
   {
     const Stopwatch time(counters.combine_s);
+    counters.combine_begin_s = now_s();
     GRACE_TRY(exchange.combine(outputs, h, back));
+    counters.combine_end_s = now_s();
   }
   counters.dispatch += there.bytes;
   counters.combine += back.bytes;

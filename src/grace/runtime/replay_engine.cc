@@ -26,7 +26,9 @@ class ReplayEngine final : public Engine {
       : source_(source),
         config_(config_of(source)),
         cluster_(cluster),
-        context_{config_, cluster_, transport, pool, options.dispatch, options.combine},
+        spans_(options.record_spans),
+        context_{config_,          cluster_,        transport,       pool,
+                 options.dispatch, options.combine, options.aligned, spans_},
         exchange_(context_),
         counters_(config_.moe_layers.size()) {}
 
@@ -67,6 +69,7 @@ class ReplayEngine final : public Engine {
 
   std::span<const LayerCounters> counters() const override { return counters_; }
   void clear_counters() override { counters_.assign(counters_.size(), {}); }
+  std::vector<Span> take_spans() override { return spans_.take(); }
   Trace take_trace() override { return {}; }
 
  private:
@@ -116,6 +119,7 @@ class ReplayEngine final : public Engine {
   const ReplaySource& source_;
   ModelConfig config_;
   Cluster cluster_;
+  SpanLog spans_;
   RankContext context_;
   ExpertExchange exchange_;
   std::vector<MoeLayer> layers_;
