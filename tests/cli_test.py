@@ -123,7 +123,14 @@ class Running(CommandLine):
         self.assertEqual(sent["cross_node_payload"], back["cross_node_payload"])
         self.assertEqual(flat["bytes_cross_node"], sent["cross_node_payload"], "two ways, two bytes a value in place of four")
         self.refuses("simulate", "--trace", trace, "--cluster", "2x2", saying="--shape")
-        self.refuses(*common, "--plan", plan, "--dispatch", "padded", saying="padded")
+        for dispatch in ("flat", "padded", "allgather"):
+            exact = json.loads(self.succeeds(*common, "--dispatch", dispatch, "--combine", "exact", "--wire", "f32", "--exact",
+                                             "--batch", 3, "--prefill", 5, "--decode", 2, "--json"))
+            self.assertEqual((exact["prefill"]["tokens"], exact["decode"]["tokens"]), (15, 3))
+            sent, back = (exact["exact_bytes"][stage] for stage in ("dispatch", "combine"))
+            self.assertEqual(exact["bytes_cross_node"], sent["cross_node_payload"] + back["cross_node_payload"])
+        self.refuses(*common, "--prefill", 5, saying="--batch")
+        self.refuses(*common, "--decode", 5, saying="--prefill")
         self.refuses("simulate", "--trace", trace, "--cluster", "1x2", "--plan", plan, "--shape", FIXTURE, saying="p.json")
 
     def test_scores_and_writes_logits(self):

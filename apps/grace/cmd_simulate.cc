@@ -17,13 +17,32 @@ namespace grace::app {
 namespace {
 
 struct Flags {
-  std::string trace, plan, cluster, dispatch = "two_stage", shape, timeline;
-  int batch = 0, threads = 0;
+  std::string trace, plan, cluster, dispatch = "two_stage", combine = "reduced", shape, timeline;
+  std::string wire = "bf16", weights = "bf16";
+  int batch = 0, prefill = 0, threads = 0;
+  std::optional<int> decode;
   bool exact = false, json = false;
 };
 
 // What a viewer opens at once, and what a page draws smoothly.
 constexpr std::size_t kMaxTraceSpans = 100'000, kMaxPageSpans = 5'000;
+
+Result<double> bytes_of(const char* flag, const std::string& type) {
+  if (type == "bf16") return 2.0;
+  if (type == "f32") return 4.0;
+  return invalid_input(fmt::format("{}: '{}' is neither bf16 nor f32", flag, type));
+}
+
+Result<Workload> workload_of(const Flags& flags) {
+  const bool has_prefill = flags.prefill != 0;
+  if (!has_prefill && flags.decode) return invalid_input("--decode: goes with --prefill");
+  if (!has_prefill) return Workload{};
+  if (flags.prefill < 0) return invalid_input(fmt::format("--prefill: {} is less than 1", flags.prefill));
+  if (flags.batch == 0) return invalid_input("--prefill: goes with --batch, the number of prompts");
+  const int decode = flags.decode.value_or(1);
+  if (decode < 1) return invalid_input(fmt::format("--decode: {} is less than 1", decode));
+  return Workload{flags.prefill, decode};
+}
 
 Result<Plan> plan_for(const Flags& flags, const Trace& trace, const Cluster& cluster) {
   if (flags.plan.empty()) return vanilla_plan(trace.model, trace.num_experts, trace.decoder_layers, cluster);
@@ -52,6 +71,7 @@ Result<int> simulate_trace(const Flags& flags) {
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   if (flags.batch < 0) return invalid_input(fmt::format("--batch: {} is less than 1", flags.batch));
+  const Workload workload = GRACE_TRY(workload_of(flags));
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const ModelShape shape = GRACE_TRY(shape_for(flags.shape, trace.model));
   GRACE_TRY(check_shape(shape, trace));
@@ -60,7 +80,11 @@ Result<int> simulate_trace(const Flags& flags) {
   SimulateOptions options;
   options.batch = flags.batch;
   options.dispatch = dispatch;
+  options.combine = GRACE_TRY(parse_combine(flags.combine));
+  options.workload = workload;
   options.sizes = sizes_of(shape);
+  options.sizes.bytes_per_value = GRACE_TRY(bytes_of("--wire", flags.wire));
+  options.sizes.bytes_per_weight = GRACE_TRY(bytes_of("--weights", flags.weights));
   options.model = price_of(shape, trace);
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
@@ -74,15 +98,17 @@ Result<int> simulate_trace(const Flags& flags) {
   std::optional<Replay> wire;
   if (flags.exact) {
     const auto bytes_per_vector = static_cast<std::int64_t>(shape.hidden) * 4;  // f32
-    wire = GRACE_TRY(
-        replay(trace, plan, cluster, {flags.batch, dispatch, Combine::kExact, bytes_per_vector}, pool));
+    wire = GRACE_TRY(replay(trace, plan, cluster,
+                            {flags.batch, dispatch, Combine::kExact, bytes_per_vector, workload}, pool));
   }
 
   const SimulationSetup setup{plan.strategy,
                               shape.name,
                               cluster.name,
                               std::string(name_of(dispatch)),
+                              std::string(name_of(options.combine)),
                               flags.batch,
+                              workload,
                               trace.num_sequences(),
                               trace.decoder_layers,
                               simulated_layers(shape, trace),
@@ -114,11 +140,20 @@ void add_simulate(CLI::App& app, Context& context) {
   command->add_option("--trace", flags->trace, "a trace")->required();
   command->add_option("--plan", flags->plan, "a plan file (default: vanilla expert parallelism)");
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
-  command->add_option("--dispatch", flags->dispatch, "two_stage (default), per_device or flat");
+  command->add_option("--dispatch", flags->dispatch,
+                      "two_stage (default), per_device, flat, padded or allgather");
+  command->add_option("--combine", flags->combine,
+                      "reduced (default): a result for each vector sent; exact: one for each expert chosen");
+  command->add_option("--wire", flags->wire, "type of what travels: bf16 (default) or f32");
+  command->add_option("--weights", flags->weights, "type of the experts' weights: bf16 (default) or f32");
   command->add_option("--shape", flags->shape,
                       "the model's sizes: a known name or a config.json (default: by the trace's model)");
   command->add_option("--batch", flags->batch,
                       "sequences that run together, over all devices (default: all of them)");
+  command->add_option(
+      "--prefill", flags->prefill,
+      "in place of the trace's own lengths: --batch prompts of so many tokens, as grace bench");
+  command->add_option("--decode", flags->decode, "new tokens of each such prompt (default 1)");
   command->add_flag("--exact", flags->exact, "also the bytes that grace run counts with exact results");
   command->add_option("--timeline", flags->timeline,
                       "also write the first passes for Perfetto, or as a page where FILE ends in .html");

@@ -18,8 +18,9 @@ struct Bytes {
 };
 
 Bytes bytes_of(const LayerSimulation& layer, const LayerSizes& sizes) {
-  const std::int64_t there_and_back = std::llround(2 * sizes.vector_bytes());
-  return {layer.cross_node_vectors * there_and_back, layer.intra_node_vectors * there_and_back};
+  const auto bytes = static_cast<std::int64_t>(sizes.vector_bytes());
+  return {(layer.cross_node_vectors + layer.cross_node_results) * bytes,
+          (layer.intra_node_vectors + layer.intra_node_results) * bytes};
 }
 
 Bytes bytes_of(const Simulation& simulation, const LayerSizes& sizes) {
@@ -57,6 +58,9 @@ std::vector<DeviceSum> device_sums(const Simulation& simulation) {
 }
 
 std::string batch_of(const SimulationSetup& setup) {
+  if (setup.workload.prefill > 0)
+    return fmt::format("{} prompts of {} tokens, {} new ones of each", setup.batch, setup.workload.prefill,
+                       setup.workload.decode);
   return setup.batch == 0 || setup.batch >= setup.num_sequences
              ? fmt::format("one batch of {} sequences", setup.num_sequences)
              : fmt::format("batches of {} of {} sequences", setup.batch, setup.num_sequences);
@@ -104,8 +108,8 @@ void add_bytes(Json& json, const Bytes& bytes) {
 }  // namespace
 
 report::Table summary_table(const Simulation& simulation, const SimulationSetup& setup) {
-  report::Table table{fmt::format("Simulated: {} of {} on {}, {}, {}", setup.plan, setup.shape, setup.cluster,
-                                  setup.dispatch, batch_of(setup)),
+  report::Table table{fmt::format("Simulated: {} of {} on {}, {}, {} results, {}", setup.plan, setup.shape,
+                                  setup.cluster, setup.dispatch, setup.combine, batch_of(setup)),
                       {"", "prefill", "decode", "whole"},
                       {}};
   const PhaseTime whole = simulation.whole();
@@ -166,9 +170,17 @@ report::Table device_table(const Simulation& simulation) {
 }
 
 Json json_of(const Simulation& simulation, const SimulationSetup& setup) {
-  Json json = {{"strategy", setup.plan},         {"shape", setup.shape},
-               {"cluster", setup.cluster},       {"dispatch", setup.dispatch},
-               {"batch_sequences", setup.batch}, {"moe_layers_left_out", setup.left_out}};
+  Json json = {{"strategy", setup.plan},
+               {"shape", setup.shape},
+               {"cluster", setup.cluster},
+               {"dispatch", setup.dispatch},
+               {"combine", setup.combine},
+               {"batch_sequences", setup.batch},
+               {"bytes_per_value", setup.sizes.bytes_per_value},
+               {"bytes_per_weight", setup.sizes.bytes_per_weight},
+               {"moe_layers_left_out", setup.left_out}};
+  if (setup.workload.prefill > 0)
+    json["workload"] = {{"prefill", setup.workload.prefill}, {"decode", setup.workload.decode}};
   json.update(json_of(mean_figures(simulation)));
   add_bytes(json, bytes_of(simulation, setup.sizes));
   json["prefill"] = json_of(simulation.prefill);

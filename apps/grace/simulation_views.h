@@ -16,8 +16,9 @@ namespace grace::app {
 struct SimulationSetup {
   std::string plan;   // its strategy
   std::string shape;  // the model's
-  std::string cluster, dispatch;
+  std::string cluster, dispatch, combine;
   int batch = 0;
+  Workload workload;
   int num_sequences = 0;
   std::vector<int> moe_decoder_layers;        // [M]
   std::vector<int> simulated_decoder_layers;  // [layers of the model]

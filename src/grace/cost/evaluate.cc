@@ -7,8 +7,28 @@
 
 namespace grace {
 
-BatchCounter::BatchCounter(const Cluster& cluster, int num_experts, Dispatch dispatch)
-    : dispatch_(dispatch), num_experts_(static_cast<std::size_t>(num_experts)) {
+namespace {
+
+LinkVectors no_vectors(std::size_t nodes, std::size_t devices) {
+  return {std::vector<std::int64_t>(nodes), std::vector<std::int64_t>(nodes),
+          std::vector<std::int64_t>(devices), std::vector<std::int64_t>(devices)};
+}
+
+void add_times(std::int64_t times, const LinkVectors& from, LinkVectors& to) {
+  for (auto list :
+       {&LinkVectors::node_out, &LinkVectors::node_in, &LinkVectors::device_out, &LinkVectors::device_in})
+    for (std::size_t i = 0; i < (from.*list).size(); ++i) (to.*list)[i] += times * (from.*list)[i];
+}
+
+void clear_vectors(LinkVectors& links) {
+  for (auto* counts : {&links.node_out, &links.node_in, &links.device_out, &links.device_in})
+    std::ranges::fill(*counts, 0);
+}
+
+}  // namespace
+
+BatchCounter::BatchCounter(const Cluster& cluster, int num_experts, Dispatch dispatch, Combine combine)
+    : dispatch_(dispatch), combine_(combine), num_experts_(static_cast<std::size_t>(num_experts)) {
   const auto devices = static_cast<std::size_t>(cluster.num_devices());
   const auto nodes = static_cast<std::size_t>(cluster.num_nodes());
   for (std::size_t d = 0; d < devices; ++d) {
@@ -21,20 +41,25 @@ BatchCounter::BatchCounter(const Cluster& cluster, int num_experts, Dispatch dis
   }
   last_device_.assign(devices, 0);
   last_node_.assign(nodes, 0);
-  counts_.node_out.assign(nodes, 0);
-  counts_.node_in.assign(nodes, 0);
-  counts_.device_out.assign(devices, 0);
-  counts_.device_in.assign(devices, 0);
+  static_cast<LinkVectors&>(counts_) = no_vectors(nodes, devices);
+  if (combine == Combine::kExact) counts_.home = no_vectors(nodes, devices);
   counts_.load.assign(devices, 0);
   counts_.copy_load.assign(devices * num_experts_, 0);
+  if (dispatch != Dispatch::kPadded) return;
+  messages_.assign(devices * devices, 0);
+  one_each_ = no_vectors(nodes, devices);
+  for (std::size_t from = 0; from < devices; ++from)
+    for (std::size_t to = 0; to < devices; ++to) count_vector(from, to, one_each_);
 }
 
 void BatchCounter::clear() {
   counts_.tokens = counts_.assignments = counts_.devices = counts_.entered_nodes = counts_.forwards = 0;
-  for (auto* counts :
-       {&counts_.node_out, &counts_.node_in, &counts_.device_out, &counts_.device_in, &counts_.load})
-    std::ranges::fill(*counts, 0);
+  clear_vectors(counts_);
+  clear_vectors(counts_.home);
+  std::ranges::fill(counts_.load, 0);
   std::ranges::fill(counts_.copy_load, 0);
+  std::ranges::fill(messages_, 0);
+  longest_ = 0;
 }
 
 void BatchCounter::add(DeviceId source, std::span<const std::uint16_t> choices,
@@ -52,6 +77,7 @@ void BatchCounter::add_token(std::size_t source, std::span<const std::uint16_t> 
   const std::int32_t* entry = &entry_[source * last_node_.size()];
   ++token_;
   bool any = false;
+  if (dispatch_ == Dispatch::kAllGather) count_everywhere(source);
   for (std::size_t k = 0; k < choices.size(); ++k) {
     if (devices[k] == kNoDevice.value) continue;
     any = true;
@@ -61,33 +87,55 @@ void BatchCounter::add_token(std::size_t source, std::span<const std::uint16_t> 
     ++counts_.assignments;
     ++counts_.load[device];
     ++counts_.copy_load[device * num_experts_ + choices[k]];
-    if (dispatch_ == Dispatch::kFlat) count_vectors(source, device, 1);
+    const auto node = static_cast<std::size_t>(node_of_[device]);
+    const auto by = static_cast<std::size_t>(entry[node]);
+    if (dispatch_ == Dispatch::kFlat) count_vector(source, device, counts_);
+    if (dispatch_ == Dispatch::kPadded) pad(source, device);
+    if (combine_ == Combine::kExact) count_home(source, by, device);
     if (last_device_[device] == token_) continue;
     last_device_[device] = token_;
     ++counts_.devices;
-    if (dispatch_ == Dispatch::kPerDevice) count_vectors(source, device, 1);
-    const auto node = static_cast<std::size_t>(node_of_[device]);
-    const bool forwarded = entry[node] != devices[k];
+    if (dispatch_ == Dispatch::kPerDevice) count_vector(source, device, counts_);
+    const bool forwarded = by != device;
     counts_.forwards += forwarded ? 1 : 0;
     const bool entered = node_of_[source] != node_of_[device] && last_node_[node] != token_;
     counts_.entered_nodes += entered ? 1 : 0;
     last_node_[node] = token_;
     if (dispatch_ != Dispatch::kTwoStage) continue;
-    if (forwarded) count_vectors(static_cast<std::size_t>(entry[node]), device, 1);
-    if (entered) {
-      ++counts_.node_out[static_cast<std::size_t>(node_of_[source])];
-      ++counts_.node_in[node];
-    }
+    count_vector(by, device, counts_);
+    if (entered) count_vector(source, by, counts_);
   }
   counts_.tokens += any ? 1 : 0;
 }
 
-void BatchCounter::count_vectors(std::size_t source, std::size_t device, std::int64_t vectors) {
+void BatchCounter::count_vector(std::size_t from, std::size_t to, LinkVectors& links) const {
+  if (from == to) return;
+  const auto sender = static_cast<std::size_t>(node_of_[from]);
+  const auto receiver = static_cast<std::size_t>(node_of_[to]);
+  ++(sender == receiver ? links.device_out[from] : links.node_out[sender]);
+  ++(sender == receiver ? links.device_in[to] : links.node_in[receiver]);
+}
+
+// An assignment's result; a padded message's are as many as its vectors.
+void BatchCounter::count_home(std::size_t source, std::size_t entry, std::size_t device) {
+  if (dispatch_ == Dispatch::kPadded) return;
+  const std::size_t by = dispatch_ == Dispatch::kTwoStage ? entry : source;
+  count_vector(source, by, counts_.home);
+  count_vector(by, device, counts_.home);
+}
+
+void BatchCounter::count_everywhere(std::size_t source) {
+  for (std::size_t device = 0; device < node_of_.size(); ++device) count_vector(source, device, counts_);
+}
+
+// Where a message is longer than all before, every other grows with it.
+void BatchCounter::pad(std::size_t source, std::size_t device) {
   if (source == device) return;
-  const auto from = static_cast<std::size_t>(node_of_[source]);
-  const auto to = static_cast<std::size_t>(node_of_[device]);
-  (from == to ? counts_.device_out[source] : counts_.node_out[from]) += vectors;
-  (from == to ? counts_.device_in[device] : counts_.node_in[to]) += vectors;
+  const std::int64_t length = ++messages_[source * node_of_.size() + device];
+  if (length <= longest_) return;
+  longest_ = length;
+  add_times(1, one_each_, counts_);
+  if (combine_ == Combine::kExact) add_times(1, one_each_, counts_.home);
 }
 
 LayerTime& LayerTime::operator+=(const LayerTime& other) {
@@ -99,21 +147,37 @@ LayerTime& LayerTime::operator+=(const LayerTime& other) {
   return *this;
 }
 
+namespace {
+
+// Vectors of the busiest node and of the busiest device inside its node.
+struct Busiest {
+  std::int64_t cross_node = 0, intra_node = 0;
+};
+Busiest busiest(const LinkVectors& links) {
+  Busiest most;
+  for (std::size_t n = 0; n < links.node_in.size(); ++n)
+    most.cross_node = std::max({most.cross_node, links.node_in[n], links.node_out[n]});
+  for (const std::int64_t in : links.device_in) most.intra_node = std::max(most.intra_node, in);
+  return most;
+}
+
+}  // namespace
+
 LayerTime layer_time(const BatchCounts& counts, const Cluster& cluster, const LayerSizes& sizes,
                      std::span<double> device_compute_s) {
   GRACE_CHECK(sizes.known(), "seconds need the layer's sizes");
   const auto devices = counts.load.size();
-  std::int64_t most_cross = 0;
-  for (std::size_t n = 0; n < counts.node_in.size(); ++n)
-    most_cross = std::max({most_cross, counts.node_in[n], counts.node_out[n]});
-  const std::int64_t most_intra = devices == 0 ? 0 : *std::ranges::max_element(counts.device_in);
+  const Busiest there = busiest(counts);
+  const Busiest back = counts.home.node_in.empty() ? there : busiest(counts.home);
+  const auto seconds_of = [&](std::int64_t vectors, const Link& link) {
+    return static_cast<double>(vectors) * sizes.vector_bytes() / link.bytes_per_s;
+  };
   LayerTime time;
-  time.cross_node_s =
-      2 * static_cast<double>(most_cross) * sizes.vector_bytes() / cluster.between_nodes.bytes_per_s;
-  time.intra_node_s =
-      2 * static_cast<double>(most_intra) * sizes.vector_bytes() / cluster.between_devices.bytes_per_s;
-  time.latency_s = (most_cross > 0 ? 2 * cluster.between_nodes.latency_s : 0) +
-                   (most_intra > 0 ? 2 * cluster.between_devices.latency_s : 0);
+  time.cross_node_s = seconds_of(there.cross_node + back.cross_node, cluster.between_nodes);
+  time.intra_node_s = seconds_of(there.intra_node + back.intra_node, cluster.between_devices);
+  for (const Busiest& exchange : {there, back})
+    time.latency_s += (exchange.cross_node > 0 ? cluster.between_nodes.latency_s : 0) +
+                      (exchange.intra_node > 0 ? cluster.between_devices.latency_s : 0);
   const double stream_s = sizes.expert_bytes() / cluster.memory_bytes_per_s;
   const double assignment_s = sizes.flops_per_assignment() / cluster.flops_per_s;
   const std::size_t num_experts = devices == 0 ? 0 : counts.copy_load.size() / devices;
@@ -135,11 +199,11 @@ LayerTime layer_time(const BatchCounts& counts, const Cluster& cluster, const La
   return time;
 }
 
-std::int64_t cross_node_vectors(const BatchCounts& counts) {
-  return std::accumulate(counts.node_out.begin(), counts.node_out.end(), std::int64_t{0});
+std::int64_t cross_node_vectors(const LinkVectors& links) {
+  return std::accumulate(links.node_out.begin(), links.node_out.end(), std::int64_t{0});
 }
-std::int64_t intra_node_vectors(const BatchCounts& counts) {
-  return std::accumulate(counts.device_out.begin(), counts.device_out.end(), std::int64_t{0});
+std::int64_t intra_node_vectors(const LinkVectors& links) {
+  return std::accumulate(links.device_out.begin(), links.device_out.end(), std::int64_t{0});
 }
 
 void FigureSum::add(const BatchCounts& counts, const Cluster& cluster, const LayerSizes& sizes) {

@@ -50,6 +50,9 @@ std::vector<Token> random_tokens(Rng& rng, int num_devices, int num_experts, std
   return tokens;
 }
 
+constexpr Dispatch kAllDispatches[] = {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage,
+                                       Dispatch::kPadded, Dispatch::kAllGather};
+
 BatchCounts counted(const Cluster& cluster, int num_experts, Dispatch dispatch,
                     const std::vector<Token>& tokens) {
   BatchCounter counter(cluster, num_experts, dispatch);
@@ -72,18 +75,32 @@ std::vector<std::pair<int, int>> places_of(const Cluster& cluster) {
 struct Message {
   int from, to;       // devices
   std::size_t token;  // whose vector
-  int copy;           // 0, or of `flat` which choice
+  int copy;           // 0, or of `flat` which choice; of padding its number, below 0
   auto operator<=>(const Message&) const = default;
 };
+// From each device to each other as many as the most that any sends another.
+void pad(int num_devices, std::set<Message>& written) {
+  std::map<std::pair<int, int>, int> length;
+  for (const Message& m : written) ++length[{m.from, m.to}];
+  int longest = 0;
+  for (const auto& [ends, n] : length) longest = std::max(longest, n);
+  for (int from = 0; from < num_devices; ++from)
+    for (int to = 0; to < num_devices; ++to)
+      for (int n = length[{from, to}]; n < longest && from != to; ++n) written.insert({from, to, 0, -1 - n});
+}
 std::set<Message> messages(const Cluster& cluster, Dispatch dispatch, const std::vector<Token>& tokens) {
   const auto places = places_of(cluster);
   std::set<Message> written;
-  for (std::size_t t = 0; t < tokens.size(); ++t)
+  const bool each_choice = dispatch == Dispatch::kFlat || dispatch == Dispatch::kPadded;
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    if (dispatch == Dispatch::kAllGather)
+      for (std::size_t d = 0; d < places.size(); ++d)
+        written.insert({tokens[t].source, static_cast<int>(d), t, 0});
     for (std::size_t k = 0; k < tokens[t].devices.size(); ++k) {
       const int to = tokens[t].devices[k], from = tokens[t].source;
       if (to < 0) continue;
       if (dispatch != Dispatch::kTwoStage) {
-        written.insert({from, to, t, dispatch == Dispatch::kFlat ? static_cast<int>(k) : 0});
+        written.insert({from, to, t, each_choice ? static_cast<int>(k) : 0});
         continue;
       }
       const auto [own, place] = places[static_cast<std::size_t>(from)];
@@ -97,7 +114,9 @@ std::set<Message> messages(const Cluster& cluster, Dispatch dispatch, const std:
       }
       written.insert({entry, to, t, 0});
     }
+  }
   std::erase_if(written, [](const Message& m) { return m.from == m.to; });
+  if (dispatch == Dispatch::kPadded) pad(static_cast<int>(places.size()), written);
   return written;
 }
 
@@ -115,7 +134,7 @@ TEST_P(AnEvaluation, CountsTheMessagesThatAreWrittenDown) {
   const std::vector<Token> tokens = random_tokens(rng, num_devices, num_experts, rng.below(200));
   const auto zeros = [](std::size_t n) { return std::vector<std::int64_t>(n, 0); };
   std::set<Message> staged;
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
+  for (const Dispatch dispatch : kAllDispatches) {
     SCOPED_TRACE(name_of(dispatch));
     const BatchCounts counts = counted(cluster, num_experts, dispatch, tokens);
     std::vector<std::int64_t> node_out = zeros(machine.size()), node_in = node_out;
@@ -205,30 +224,49 @@ TEST_P(AnEvaluation, CountsTheVectorsThatTheHopsCarry) {
   const Cluster cluster = cluster_of(shapes[rng.below(shapes.size())]);
   const int devices = cluster.num_devices();
   const std::vector<Token> tokens = random_tokens(rng, devices, 9, 100);
-  for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage}) {
-    SCOPED_TRACE(std::string(name_of(dispatch)));
-    BatchCounter counter(cluster, 9, dispatch);
-    HopCounter hops(cluster, dispatch);
-    for (const Token& token : tokens) {
-      const DeviceId source(token.source);
-      counter.add(source, token.experts, token.devices, static_cast<int>(token.experts.size()));
-      hops.add(source, token.devices, static_cast<int>(token.devices.size()));
-    }
-    const BatchCounts& got = counter.counts();
-    std::vector<std::int64_t> node_out(got.node_out.size(), 0), device_in(got.device_in.size(), 0);
-    const HopCounts carried = hops.counts();
+  const auto by_link = [&](const std::vector<std::int64_t>& carried) {
+    LinkVectors links{std::vector<std::int64_t>(cluster.devices_of_node.size()), {}, {}, {}};
+    links.node_in = links.node_out;
+    links.device_in = links.device_out = std::vector<std::int64_t>(static_cast<std::size_t>(devices));
     for (int from = 0; from < devices; ++from)
       for (int to = 0; to < devices; ++to) {
-        const std::int64_t vectors = carried.vectors[static_cast<std::size_t>(from * devices + to)];
-        const NodeId node = cluster.node_of(DeviceId(from));
-        if (node == cluster.node_of(DeviceId(to)))
-          device_in[static_cast<std::size_t>(to)] += vectors;
-        else
-          node_out[node.idx()] += vectors;
+        const std::int64_t vectors = carried[static_cast<std::size_t>(from * devices + to)];
+        const NodeId sender = cluster.node_of(DeviceId(from)), receiver = cluster.node_of(DeviceId(to));
+        const bool inside = sender == receiver;
+        (inside ? links.device_out[static_cast<std::size_t>(from)] : links.node_out[sender.idx()]) += vectors;
+        (inside ? links.device_in[static_cast<std::size_t>(to)] : links.node_in[receiver.idx()]) += vectors;
       }
-    EXPECT_EQ(got.node_out, node_out);
-    EXPECT_EQ(got.device_in, device_in);
-    EXPECT_EQ(got.load, carried.load);
+    return links;
+  };
+  const auto expect_equal = [](const LinkVectors& got, const LinkVectors& want) {
+    EXPECT_EQ(got.node_out, want.node_out);
+    EXPECT_EQ(got.node_in, want.node_in);
+    EXPECT_EQ(got.device_out, want.device_out);
+    EXPECT_EQ(got.device_in, want.device_in);
+  };
+  for (const Dispatch dispatch : kAllDispatches) {
+    SCOPED_TRACE(std::string(name_of(dispatch)));
+    BatchCounter exact(cluster, 9, dispatch, Combine::kExact), reduced(cluster, 9, dispatch);
+    HopCounter hops(cluster, dispatch);
+    for (int batch = 0; batch < 2; ++batch) {  // the second without what the first left
+      exact.clear();
+      reduced.clear();
+      hops.clear();
+      for (std::size_t t = 0; t < tokens.size(); t += batch == 0 ? 1 : 3) {
+        const Token& token = tokens[t];
+        const DeviceId source(token.source);
+        const int top_k = static_cast<int>(token.experts.size());
+        exact.add(source, token.experts, token.devices, top_k);
+        reduced.add(source, token.experts, token.devices, top_k);
+        hops.add(source, token.devices, top_k);
+      }
+      const HopCounts carried = hops.counts();
+      expect_equal(exact.counts(), by_link(carried.vectors));
+      expect_equal(reduced.counts(), by_link(carried.vectors));
+      expect_equal(exact.counts().home, by_link(carried.assignments));
+      EXPECT_TRUE(reduced.counts().home.node_in.empty());
+      EXPECT_EQ(exact.counts().load, carried.load);
+    }
   }
 }
 
@@ -290,6 +328,35 @@ TEST(ALayerTime, IsWhatAHandComputes) {
   EXPECT_DOUBLE_EQ(busy.compute_s, 1.4);
   EXPECT_DOUBLE_EQ(busy.mean_compute_s, (0.6 + 0.6 + 1.4) / 3);
   EXPECT_DOUBLE_EQ(busy.all_to_all_s(), time.all_to_all_s());
+}
+
+// With exact results two vectors come back for one that went: two experts of a token on one device.
+TEST(ALayerTime, OfExactResultsBringsEveryExpertsVectorHome) {
+  const Cluster cluster = cluster_of({2, 2});
+  const LayerSizes sizes{.hidden = 10, .expert_ffn = 1, .bytes_per_value = 2, .bytes_per_weight = 1};
+  const std::vector<std::uint16_t> experts{0, 1};
+  const auto time_of = [&](Dispatch dispatch, Combine combine) {
+    BatchCounter counter(cluster, 2, dispatch, combine);
+    counter.add(DeviceId(0), experts, std::vector<std::int32_t>{3, 3}, 2);
+    return layer_time(counter.counts(), cluster, sizes);
+  };
+  const double cross = 20 / 100.0, intra = 20 / 1000.0;  // a vector's
+  const LayerTime reduced = time_of(Dispatch::kTwoStage, Combine::kReduced);
+  EXPECT_DOUBLE_EQ(reduced.cross_node_s, 2 * cross);
+  EXPECT_DOUBLE_EQ(reduced.intra_node_s, 2 * intra);
+  const LayerTime exact = time_of(Dispatch::kTwoStage, Combine::kExact);
+  EXPECT_DOUBLE_EQ(exact.cross_node_s, 3 * cross);
+  EXPECT_DOUBLE_EQ(exact.intra_node_s, 3 * intra);
+  EXPECT_DOUBLE_EQ(exact.latency_s, 4.5);
+  // Everyone gets the token; two vectors come back, from another node alone.
+  const LayerTime gathered = time_of(Dispatch::kAllGather, Combine::kExact);
+  EXPECT_DOUBLE_EQ(gathered.cross_node_s, 4 * cross);
+  EXPECT_DOUBLE_EQ(gathered.intra_node_s, intra);
+  EXPECT_DOUBLE_EQ(gathered.latency_s, 2 * 2 + 0.25);
+  // Two vectors from each of two devices to each of the other node's, and back.
+  const LayerTime padded = time_of(Dispatch::kPadded, Combine::kExact);
+  EXPECT_DOUBLE_EQ(padded.cross_node_s, 2 * 8 * cross);
+  EXPECT_DOUBLE_EQ(padded.intra_node_s, 2 * 2 * intra);
 }
 
 TEST(ALayerTime, HasNoLatencyOfALevelThatCarriesNothing) {

@@ -238,20 +238,25 @@ Result<Contender> parse_contender(std::string_view name) {
     strategy = "grace";
     contender.r = -1;
   }
+  // The default placement under other engines' exchanges.
+  if (strategy == "vanilla") contender.dispatch = Dispatch::kFlat;
+  if (strategy == "padded") contender.dispatch = Dispatch::kPadded;
+  if (strategy == "allgather") contender.dispatch = Dispatch::kAllGather;
+  if (contender.dispatch != Dispatch::kTwoStage) strategy = "vanilla";
   contender.strategy = strategy;
   const auto names = strategy_names();
   if (std::ranges::find(names, strategy) == names.end())
-    return invalid_input(fmt::format("strategy: '{}' is not one of {}, {}, nor one of them with {}", name,
-                                     fmt::join(names, ", "), kKnee, kFeedback));
-  if (strategy == "vanilla") contender.dispatch = Dispatch::kFlat;
+    return invalid_input(
+        fmt::format("strategy: '{}' is not one of {}, {}, padded, allgather, nor one of them with {}", name,
+                    fmt::join(names, ", "), kKnee, kFeedback));
   if (strategy == "occult") contender.dispatch = Dispatch::kPerDevice;
   contender.takes_slots = strategy.starts_with("joint") || strategy.starts_with("eplb");
   return contender;
 }
 
 std::vector<std::string> default_contenders(bool sizes_known) {
-  std::vector<std::string> names = {"vanilla",    "occult", "eplb",      "eplb-flat",
-                                    "eplb-cover", "eplb-cover-feedback", "grace",  "grace-knee"};
+  std::vector<std::string> names = {
+      "vanilla", "occult", "eplb", "eplb-flat", "eplb-cover", "eplb-cover-feedback", "grace", "grace-knee"};
   if (sizes_known) names.insert(names.end(), {"joint", "joint-feedback"});
   names.insert(names.end(), {"joint-slow", "joint-slow-feedback", "joint-fast", "joint-fast-feedback"});
   return names;

@@ -31,7 +31,7 @@ struct Contender {
   bool takes_slots = false;  // heeds a budget
 };
 // A strategy's name; with `-feedback` behind it, its plan routed with global feedback; `grace-knee` is grace
-// with r at the knee. Errors: invalid_input.
+// with r at the knee, `padded` and `allgather` are vanilla under these dispatches. Errors: invalid_input.
 Result<Contender> parse_contender(std::string_view name);
 // What is compared when nothing else is asked for: with sizes known also the strategies that minimise
 // seconds.

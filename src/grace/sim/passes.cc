@@ -37,6 +37,32 @@ std::vector<Pass> passes_of_batch(const Trace& trace, int begin, int end, std::s
   return passes;
 }
 
+// A pass with all prompts, and decode - 1 with one token of each.
+std::vector<Pass> passes_of_workload(const Trace& trace, int batch, const Workload& workload,
+                                     std::size_t num_devices, int window) {
+  std::vector<int> with_tokens;
+  for (int s = 0; s < trace.num_sequences(); ++s)
+    if (trace.sequence_offsets[static_cast<std::size_t>(s) + 1] >
+        trace.sequence_offsets[static_cast<std::size_t>(s)])
+      with_tokens.push_back(s);
+  const std::vector<DeviceWork> nothing(num_devices);
+  std::vector<Pass> passes(static_cast<std::size_t>(workload.decode), {false, nothing});
+  passes[0].prefill = true;
+  for (std::size_t prompt = 0; prompt < static_cast<std::size_t>(batch); ++prompt) {
+    const auto sequence = static_cast<std::size_t>(with_tokens[prompt % with_tokens.size()]);
+    const std::int64_t first = trace.sequence_offsets[sequence];
+    const std::int64_t length = trace.sequence_offsets[sequence + 1] - first;
+    std::int64_t position = 0;
+    for (Pass& pass : passes) {
+      DeviceWork& work = pass.devices[prompt % pass.devices.size()];
+      ++work.sequences;
+      for (int i = 0; i < (pass.prefill ? workload.prefill : 1); ++i, ++position)
+        feed(work, first + position % length, position, window);
+    }
+  }
+  return passes;
+}
+
 }  // namespace
 
 static_assert(kNotRouted == kNotChosen, "a trace's choices are routed as they are");
@@ -53,11 +79,27 @@ std::vector<Pass> passes_of(const Trace& trace, int batch, int num_devices, int 
   return passes;
 }
 
-Status check_workload(const Trace& trace, const Plan& plan, const Cluster& cluster, int batch) {
+std::vector<Pass> passes_of(const Trace& trace, int batch, const Workload& workload, int num_devices,
+                            int window) {
+  if (workload.prefill == 0) return passes_of(trace, batch, num_devices, window);
+  return passes_of_workload(trace, batch, workload, static_cast<std::size_t>(num_devices), window);
+}
+
+Status check_workload(const Trace& trace, const Plan& plan, const Cluster& cluster, int batch,
+                      const Workload& workload) {
   if (batch < 0) return invalid_input("batch " + std::to_string(batch) + " is below 0");
   GRACE_TRY(check_fits(plan, trace.num_experts, trace.decoder_layers, "trace of " + trace.model));
   const std::vector<std::string> faults = violations(plan, cluster);
   if (!faults.empty()) return invalid_input("plan: " + faults.front());
+  if (workload.prefill == 0) return {};
+  const auto at_least_1 = [](const char* what, int value) -> Status {
+    if (value >= 1) return {};
+    return invalid_input(std::string(what) + " " + std::to_string(value) + " is below 1");
+  };
+  GRACE_TRY(at_least_1("prefill", workload.prefill));
+  GRACE_TRY(at_least_1("decode", workload.decode));
+  GRACE_TRY(at_least_1("a workload's batch", batch));
+  if (trace.num_tokens() == 0) return invalid_input("trace of " + trace.model + ": it has no tokens");
   return {};
 }
 

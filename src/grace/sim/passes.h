@@ -10,6 +10,7 @@
 #include "grace/cluster/cluster.h"
 #include "grace/plan/plan.h"
 #include "grace/routing/routing.h"
+#include "grace/sim/replay.h"
 #include "grace/trace/trace.h"
 
 namespace grace::sim {
@@ -32,8 +33,14 @@ struct Pass {
 // an empty first pass. What came before a trace's first token is not counted as keys. window 0: none.
 std::vector<Pass> passes_of(const Trace& trace, int batch, int num_devices, int window);
 
-// Errors: invalid_input when plan, cluster and trace disagree or batch is negative.
-Status check_workload(const Trace& trace, const Plan& plan, const Cluster& cluster, int batch);
+// The passes of the workload where there is one, else of the trace. REQUIRES: check_workload().
+std::vector<Pass> passes_of(const Trace& trace, int batch, const Workload& workload, int num_devices,
+                            int window);
+
+// Errors: invalid_input when plan, cluster and trace disagree, batch is negative, or a workload has no batch,
+// no decode, or a trace without tokens.
+Status check_workload(const Trace& trace, const Plan& plan, const Cluster& cluster, int batch,
+                      const Workload& workload = {});
 
 // One for each device, [D]. Errors: those of make_router.
 Result<std::vector<std::unique_ptr<Router>>> make_routers(const Plan& plan, MoeOrdinal layer,

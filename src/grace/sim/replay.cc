@@ -83,12 +83,13 @@ Status check_options(const ReplayOptions& options) {
 Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& cluster,
                       const ReplayOptions& options, ThreadPool& pool) {
   GRACE_TRY(check_options(options));
-  GRACE_TRY(sim::check_workload(trace, plan, cluster, options.batch));
+  GRACE_TRY(sim::check_workload(trace, plan, cluster, options.batch, options.workload));
   std::vector<LayerRun> runs;
   for (int m = 0; m < plan.num_moe_layers(); ++m)
     runs.emplace_back(trace, MoeOrdinal(m), cluster, options,
                       GRACE_TRY(sim::make_routers(plan, MoeOrdinal(m), cluster)));
-  const std::vector<sim::Pass> steps = sim::passes_of(trace, options.batch, cluster.num_devices(), 0);
+  const std::vector<sim::Pass> steps =
+      sim::passes_of(trace, options.batch, options.workload, cluster.num_devices(), 0);
 
   Replay result{std::vector<LayerReplay>(runs.size()), static_cast<std::int64_t>(steps.size())};
   // Layers do not touch one another, so that the order of threads changes nothing.

@@ -14,11 +14,21 @@
 
 namespace grace {
 
+// The published workload, in place of a trace's own sequences where prefill is above 0: one batch of prompts
+// of `prefill` tokens, then `decode` new ones of each, the last of which is never fed. Prompt p is the
+// trace's p-th sequence that has tokens, and both begin anew where they end: what `grace bench` makes of a
+// trace.
+struct Workload {
+  int prefill = 0;
+  int decode = 1;
+};
+
 struct ReplayOptions {
   int batch = 0;  // sequences that run together, over all devices; 0: all of them
   Dispatch dispatch = Dispatch::kPerDevice;
   Combine combine = Combine::kExact;
   std::int64_t bytes_per_vector = 0;  // payload of one vector: hidden size times 4
+  Workload workload = {};
 };
 
 // One MoE layer over the whole trace. Steps in which the layer has no assignment count in neither mean.
@@ -38,8 +48,9 @@ struct Replay {
 // Step 0 of a batch feeds the prompts of each device's sequences, in order; every later step one decoded
 // token of each sequence that has one left (the trace's rows beyond the prompt: a generation of n new tokens
 // feeds n - 1). One router per device and layer lives through the whole trace. Same result at any thread
-// count. Errors: invalid_input when plan, cluster and trace disagree, or the plan's routing policy is
-// unknown. REQUIRES: violations(trace) is empty.
+// count. Errors: invalid_input when plan, cluster and trace disagree, the plan's routing policy is
+// unknown, or a workload has no batch, no decode, or a trace without tokens. REQUIRES: violations(trace) is
+// empty.
 Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& cluster,
                       const ReplayOptions& options, ThreadPool& pool);
 

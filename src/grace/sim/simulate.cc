@@ -37,7 +37,7 @@ class LayerRun {
         cluster_(cluster),
         options_(options),
         routers_(std::move(routers)),
-        counter_(cluster, trace.num_experts, options.dispatch),
+        counter_(cluster, trace.num_experts, options.dispatch, options.combine),
         compute_of_pass_(routers_.size()) {
     result_.compute_of_device_s.assign(routers_.size(), 0);
     result_.load.assign(routers_.size(), 0);
@@ -60,10 +60,12 @@ class LayerRun {
         route(device, pass.devices[device].tokens, begin);
     }
     const BatchCounts& counts = counter_.counts();
-    if (counts.assignments == 0) return;
     figures_.add(counts, cluster_, {});
     result_.cross_node_vectors += cross_node_vectors(counts);
     result_.intra_node_vectors += intra_node_vectors(counts);
+    const LinkVectors& results = options_.combine == Combine::kExact ? counts.home : counts;
+    result_.cross_node_results += cross_node_vectors(results);
+    result_.intra_node_results += intra_node_vectors(results);
     for (std::size_t d = 0; d < routers_.size(); ++d) result_.load[d] += counts.load[d];
     if (!options_.sizes.known()) return;
     const LayerTime time = layer_time(counts, cluster_, options_.sizes, compute_of_pass_);
@@ -234,13 +236,10 @@ PhaseTime Simulation::whole() const {
 
 Result<Simulation> simulate(const Trace& trace, const Plan& plan, const Cluster& cluster,
                             const SimulateOptions& options, ThreadPool& pool) {
-  if (options.dispatch == Dispatch::kPadded || options.dispatch == Dispatch::kAllGather)
-    return unsupported("dispatch " + std::string(name_of(options.dispatch)) +
-                       " is run and counted, not simulated: flat, per_device and two_stage are");
-  GRACE_TRY(sim::check_workload(trace, plan, cluster, options.batch));
+  GRACE_TRY(sim::check_workload(trace, plan, cluster, options.batch, options.workload));
   check_model(options, plan);
   const std::vector<Pass> passes =
-      sim::passes_of(trace, options.batch, cluster.num_devices(), options.model.window);
+      sim::passes_of(trace, options.batch, options.workload, cluster.num_devices(), options.model.window);
   const auto num_layers = static_cast<std::size_t>(plan.num_moe_layers());
   Simulation result;
   result.layers.resize(num_layers);

@@ -11,6 +11,7 @@
 #include "grace/cluster/cluster.h"
 #include "grace/cost/evaluate.h"
 #include "grace/plan/plan.h"
+#include "grace/sim/replay.h"
 #include "grace/trace/trace.h"
 
 namespace grace {
@@ -41,6 +42,8 @@ struct ModelPrice {
 struct SimulateOptions {
   int batch = 0;  // sequences that run together, over all devices; 0: all of them
   Dispatch dispatch = Dispatch::kTwoStage;
+  Combine combine = Combine::kReduced;
+  Workload workload = {};
   LayerSizes sizes;                // not known: no seconds of MoE layers
   ModelPrice model;                // no layers: no seconds of anything else
   int recorded_decode_passes = 2;  // kept for a timeline, after the first prefill pass
@@ -55,8 +58,10 @@ struct LayerSimulation {
   LayerTime prefill, decode;                // summed over passes
   std::vector<double> compute_of_device_s;  // [D] summed over passes
   std::vector<std::int64_t> load;           // [D] assignments, summed
-  std::int64_t cross_node_vectors = 0;      // of dispatch, summed; as many return
+  std::int64_t cross_node_vectors = 0;      // of dispatch, summed
   std::int64_t intra_node_vectors = 0;
+  std::int64_t cross_node_results = 0;  // of combine: as many with reduced results
+  std::int64_t intra_node_results = 0;
   LayerTime time() const;
 };
 
@@ -96,10 +101,9 @@ struct Simulation {
 };
 
 // Policies with feedback see the loads after every 32 tokens of each source. The same at any thread count.
-// Errors: invalid_input when plan, cluster and trace disagree, or the routing policy is unknown; unsupported for
-// dispatch padded and allgather. The
-// trace is not copied. REQUIRES: violations(trace) is empty; as many MoE layers in options.model as in the
-// trace, or no layers.
+// Errors: invalid_input when plan, cluster and trace disagree, the routing policy is unknown, or a workload
+// has no batch, no decode, or a trace without tokens. The trace is not copied. REQUIRES: violations(trace) is
+// empty; as many MoE layers in options.model as in the trace, or no layers.
 Result<Simulation> simulate(const Trace& trace, const Plan& plan, const Cluster& cluster,
                             const SimulateOptions& options, ThreadPool& pool);
 

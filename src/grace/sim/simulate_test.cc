@@ -52,29 +52,54 @@ void expect_near(const PhaseTime& got, const PhaseTime& want) {
   expect_near(got.head_s, want.head_s);
 }
 
+constexpr Dispatch kAllDispatches[] = {Dispatch::kTwoStage, Dispatch::kPerDevice, Dispatch::kFlat,
+                                       Dispatch::kPadded, Dispatch::kAllGather};
+
+void expect_twin(const Case& given, const SimulateOptions& options) {
+  ThreadPool pool(1);
+  SlowSimulation want(given.trace, given.plan, given.cluster, options);
+  want.run();
+  const Simulation got = simulate(given.trace, given.plan, given.cluster, options, pool).value();
+  ASSERT_EQ(got.layers.size(), want.layers().size());
+  for (std::size_t m = 0; m < got.layers.size(); ++m) {
+    SCOPED_TRACE("moe layer " + std::to_string(m));
+    expect_near(got.layers[m], want.layers()[m]);
+  }
+  expect_near(got.prefill, want.phases()[true]);
+  expect_near(got.decode, want.phases()[false]);
+  double moe_s = 0;
+  for (const LayerSimulation& layer : got.layers) moe_s += layer.time().total_s();
+  expect_near(got.whole().moe.total_s(), moe_s);
+}
+
 class ASimulation : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(ASimulation, EqualsItsSlowTwin) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
   Case given(GetParam());
-  ThreadPool pool(1);
   if (GetParam() % 3 == 0) given.plan.routing = "cover_feedback";
-  for (const Dispatch dispatch : {Dispatch::kTwoStage, Dispatch::kPerDevice, Dispatch::kFlat}) {
+  for (const Dispatch dispatch : kAllDispatches) {
     SCOPED_TRACE(name_of(dispatch));
-    const SimulateOptions options = some_options(given.batch, dispatch);
-    SlowSimulation want(given.trace, given.plan, given.cluster, options);
-    want.run();
-    const Simulation got = simulate(given.trace, given.plan, given.cluster, options, pool).value();
-    ASSERT_EQ(got.layers.size(), want.layers().size());
-    for (std::size_t m = 0; m < got.layers.size(); ++m) {
-      SCOPED_TRACE("moe layer " + std::to_string(m));
-      expect_near(got.layers[m], want.layers()[m]);
+    SimulateOptions options = some_options(given.batch, dispatch);
+    for (const Combine combine : {Combine::kReduced, Combine::kExact}) {
+      SCOPED_TRACE(name_of(combine));
+      options.combine = combine;
+      expect_twin(given, options);
     }
-    expect_near(got.prefill, want.phases()[true]);
-    expect_near(got.decode, want.phases()[false]);
-    double moe_s = 0;
-    for (const LayerSimulation& layer : got.layers) moe_s += layer.time().total_s();
-    expect_near(got.whole().moe.total_s(), moe_s);
+  }
+}
+
+TEST_P(ASimulation, OfAWorkloadEqualsItsSlowTwin) {
+  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+  const Case given(GetParam());
+  if (given.trace.num_tokens() == 0) GTEST_SKIP() << "a workload needs a token";
+  Rng rng(GetParam() + 1000);
+  for (const Dispatch dispatch : kAllDispatches) {
+    SCOPED_TRACE(name_of(dispatch));
+    SimulateOptions options = some_options(1 + static_cast<int>(rng.below(9)), dispatch);
+    options.combine = Combine::kExact;
+    options.workload = {1 + static_cast<int>(rng.below(12)), 1 + static_cast<int>(rng.below(6))};
+    expect_twin(given, options);
   }
 }
 
@@ -82,20 +107,22 @@ TEST_P(ASimulation, SendsTheVectorsThatAReplaySends) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
   const Case given(GetParam());
   ThreadPool pool(2);
-  for (const Dispatch dispatch : {Dispatch::kPerDevice, Dispatch::kFlat}) {
-    const SimulateOptions options = some_options(given.batch, dispatch);
+  for (const Dispatch dispatch : kAllDispatches) {
+    SCOPED_TRACE(name_of(dispatch));
+    SimulateOptions options = some_options(given.batch, dispatch);
+    options.combine = GetParam() % 2 == 0 ? Combine::kExact : Combine::kReduced;
     const Simulation got = simulate(given.trace, given.plan, given.cluster, options, pool).value();
-    const Replay want = replay(given.trace, given.plan, given.cluster,
-                               {.batch = given.batch, .dispatch = dispatch, .bytes_per_vector = 64}, pool)
-                            .value();
+    const Replay want =
+        replay(given.trace, given.plan, given.cluster, {given.batch, dispatch, options.combine, 64, {}}, pool)
+            .value();
     for (std::size_t m = 0; m < got.layers.size(); ++m) {
       const LayerTraffic& traffic = want.layers[m].traffic;
       EXPECT_EQ(got.layers[m].cross_node_vectors * 64, traffic.dispatch.cross_node_payload);
       EXPECT_EQ(got.layers[m].intra_node_vectors * 64, traffic.dispatch.intra_node_payload);
       EXPECT_EQ(got.layers[m].load, traffic.load);
       EXPECT_EQ(got.layers[m].passes, want.layers[m].steps);
-      if (dispatch != Dispatch::kFlat) continue;
-      EXPECT_EQ(got.layers[m].cross_node_vectors * 64, traffic.combine.cross_node_payload);
+      EXPECT_EQ(got.layers[m].cross_node_results * 64, traffic.combine.cross_node_payload);
+      EXPECT_EQ(got.layers[m].intra_node_results * 64, traffic.combine.intra_node_payload);
     }
   }
 }
@@ -220,16 +247,25 @@ TEST(ASimulation, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(0), HasSubstr("plan: "));
 }
 
-TEST(ASimulation, OfAnExchangeThatHasNoModelIsRefused) {
+TEST(ASimulation, OfAWorkloadThatIsNoneIsRefused) {
   const Case given(4);
   ThreadPool pool(1);
-  for (const Dispatch dispatch : {Dispatch::kPadded, Dispatch::kAllGather}) {
-    const auto got =
-        simulate(given.trace, given.plan, given.cluster, some_options(given.batch, dispatch), pool);
-    ASSERT_FALSE(got.ok());
-    EXPECT_EQ(got.error().kind, ErrorKind::kUnsupported);
-    EXPECT_THAT(got.error().message, HasSubstr(std::string(name_of(dispatch))));
-  }
+  const auto message = [&](const Trace& trace, int batch, Workload workload) {
+    SimulateOptions options = some_options(batch, Dispatch::kTwoStage);
+    options.workload = workload;
+    const auto got = simulate(trace, given.plan, given.cluster, options, pool);
+    return got.ok() ? "ok" : got.error().message;
+  };
+  EXPECT_EQ(message(given.trace, 1, {2, 1}), "ok");
+  EXPECT_EQ(message(given.trace, 1, {-2, 1}), "prefill -2 is below 1");
+  EXPECT_EQ(message(given.trace, 1, {2, 0}), "decode 0 is below 1");
+  EXPECT_EQ(message(given.trace, 0, {2, 1}), "a workload's batch 0 is below 1");
+  Trace nothing = given.trace;
+  nothing.topk_ids.clear();
+  nothing.token_ids.clear();
+  nothing.sequence_offsets.assign(1, 0);
+  nothing.prompt_lengths.clear();
+  EXPECT_THAT(message(nothing, 1, {2, 1}), HasSubstr("has no tokens"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "grace/routing/routing.h"
 #include "grace/sim/simulate.h"
+#include "grace/sim/slow_traffic.h"
 #include "grace/sim/test_workload.h"
 
 namespace grace {
@@ -47,6 +48,7 @@ class SlowSimulation {
   };
 
   void run() {
+    if (options_.workload.prefill > 0) return run_workload();
     const int batch = options_.batch == 0 ? trace_.num_sequences() : options_.batch;
     for (int begin = 0; begin < trace_.num_sequences(); begin += batch)
       run_batch(begin, std::min(begin + batch, trace_.num_sequences()));
@@ -80,11 +82,33 @@ class SlowSimulation {
       }
       if (fed.empty() && !prefill) return;
       if (fed.empty()) continue;
-      ++phases_[prefill].passes;
-      phases_[prefill].tokens += static_cast<std::int64_t>(fed.size());
-      for (std::size_t m = 0; m < layers_.size(); ++m) run_layer(m, fed, prefill);
-      run_dense(fed, prefill);
+      run_pass(fed, prefill);
     }
+  }
+
+  // One batch of prompts made of the sequences that have tokens, in turn, each read around in a circle.
+  void run_workload() {
+    std::vector<std::pair<std::int64_t, std::int64_t>> full;  // first token, length
+    for (std::size_t s = 0; s + 1 < trace_.sequence_offsets.size(); ++s)
+      if (const std::int64_t first = trace_.sequence_offsets[s]; trace_.sequence_offsets[s + 1] > first)
+        full.emplace_back(first, trace_.sequence_offsets[s + 1] - first);
+    for (int step = 0; step < options_.workload.decode; ++step) {
+      std::vector<Fed> fed;
+      for (int prompt = 0; prompt < options_.batch; ++prompt) {
+        const auto& [first, length] = full[static_cast<std::size_t>(prompt) % full.size()];
+        const int begin = step == 0 ? 0 : options_.workload.prefill + step - 1;
+        for (int at = begin; at < options_.workload.prefill + step; ++at)
+          fed.push_back({prompt % devices(), first + at % length, at, prompt});
+      }
+      run_pass(fed, step == 0);
+    }
+  }
+
+  void run_pass(const std::vector<Fed>& fed, bool prefill) {
+    ++phases_[prefill].passes;
+    phases_[prefill].tokens += static_cast<std::int64_t>(fed.size());
+    for (std::size_t m = 0; m < layers_.size(); ++m) run_layer(m, fed, prefill);
+    run_dense(fed, prefill);
   }
 
   // Devices run side by side: 32 tokens of each, then the next 32, with the round each is in.
@@ -100,8 +124,7 @@ class SlowSimulation {
 
   void run_layer(std::size_t m, const std::vector<Fed>& fed, bool prefill) {
     std::map<std::pair<int, int>, double> copies;  // device, expert -> assignments
-    std::map<std::pair<int, int>, double> sent;    // from, to -> vectors
-    std::map<int, double> node_out, node_in, device_in;
+    slow::Sent sent, asked;                        // of dispatch, and of results that come home
     std::map<int, double> load;
     Layer& sum = layers_[m];
     double assignments = 0;
@@ -118,6 +141,8 @@ class SlowSimulation {
       std::vector<std::int32_t> chosen(choices.size());
       routers_[{m, one.device}]->route(choices, trace_.experts_per_token, chosen);
       std::set<int> used, nodes;
+      if (options_.dispatch == Dispatch::kAllGather)
+        for (int d = 0; d < devices(); ++d) ++sent[{one.device, d}];
       for (std::size_t k = 0; k < choices.size(); ++k) {
         if (chosen[k] < 0) continue;
         used.insert(chosen[k]);
@@ -125,7 +150,11 @@ class SlowSimulation {
         ++copies[{chosen[k], choices[k]}];
         ++load[chosen[k]];
         ++assignments;
-        if (options_.dispatch == Dispatch::kFlat) ++sent[{one.device, chosen[k]}];
+        if (options_.dispatch == Dispatch::kFlat || options_.dispatch == Dispatch::kPadded)
+          ++sent[{one.device, chosen[k]}];
+        const int by = entry(one.device, node(chosen[k]));
+        if (options_.dispatch == Dispatch::kTwoStage) ++asked[{one.device, by}];
+        ++asked[{options_.dispatch == Dispatch::kTwoStage ? by : one.device, chosen[k]}];
       }
       if (used.empty()) continue;
       ++sum.tokens;
@@ -141,19 +170,13 @@ class SlowSimulation {
         if (options_.dispatch == Dispatch::kPerDevice) ++sent[{one.device, to}];
       }
     }
+    if (options_.dispatch == Dispatch::kPadded) slow::pad(sent, devices());
+    if (options_.combine == Combine::kReduced || options_.dispatch == Dispatch::kPadded) asked = sent;
+    sum.time[prefill] += time_of(sum, copies, slow::busiest(sent, cluster_), slow::busiest(asked, cluster_));
+    for (const auto& [ends, vectors] : sent)
+      if (ends.first != ends.second)
+        (node(ends.first) == node(ends.second) ? sum.intra_vectors : sum.cross_vectors) += vectors;
     if (assignments == 0) return;
-    for (const auto& [ends, vectors] : sent) {
-      const auto& [from, to] = ends;
-      if (from == to) continue;
-      if (node(from) == node(to)) {
-        device_in[to] += vectors;
-        sum.intra_vectors += vectors;
-      } else {
-        node_out[node(from)] += vectors;
-        node_in[node(to)] += vectors;
-        sum.cross_vectors += vectors;
-      }
-    }
     ++sum.passes;
     const double mean = assignments / devices();
     double most = 0, squares = 0;
@@ -164,22 +187,16 @@ class SlowSimulation {
     }
     sum.max_over_mean += most / mean;
     sum.deviation += std::sqrt(squares / devices()) / mean;
-    sum.time[prefill] += time_of(sum, copies, node_out, node_in, device_in);
   }
 
   LayerTime time_of(Layer& sum, const std::map<std::pair<int, int>, double>& copies,
-                    const std::map<int, double>& node_out, const std::map<int, double>& node_in,
-                    const std::map<int, double>& device_in) const {
-    const auto highest = [](const std::map<int, double>& of) {
-      double most = 0;
-      for (const auto& [key, value] : of) most = std::max(most, value);
-      return most;
-    };
-    const double cross = std::max(highest(node_out), highest(node_in)), intra = highest(device_in);
+                    std::pair<double, double> there, std::pair<double, double> back) const {
     LayerTime time;
-    time.cross_node_s = 2 * cross * 64 / 1e8;
-    time.intra_node_s = 2 * intra * 64 / 1e9;
-    time.latency_s = (cross > 0 ? 14e-6 : 0) + (intra > 0 ? 4e-6 : 0);
+    for (const auto& [cross, intra] : {there, back}) {
+      time.cross_node_s += cross * 64 / 1e8;
+      time.intra_node_s += intra * 64 / 1e9;
+      time.latency_s += (cross > 0 ? 7e-6 : 0) + (intra > 0 ? 2e-6 : 0);
+    }
     std::map<int, double> compute;
     for (const auto& [copy, n] : copies)
       compute[copy.first] += std::max(3 * 32 * 16 * 2 / 1e9, n * 2 * 3 * 32 * 16 / 1e10) /

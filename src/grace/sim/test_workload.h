@@ -93,6 +93,8 @@ inline ModelPrice some_model() {
 inline SimulateOptions some_options(int batch, Dispatch dispatch) {
   return {.batch = batch,
           .dispatch = dispatch,
+          .combine = Combine::kReduced,
+          .workload = {},
           .sizes = {.hidden = 32, .expert_ffn = 16},
           .model = some_model(),
           .recorded_decode_passes = 2,
