@@ -1,9 +1,13 @@
 #include "grace/runtime/generate.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "grace/runtime/sampler.h"
 
@@ -47,8 +51,35 @@ struct Sequence {
   std::size_t prompt;
   Sampler sampler;
   std::vector<std::int32_t> output;
+  std::vector<TokenMargin> margins;  // as output
   bool done = false;
 };
+
+TokenMargin margin_of(std::span<const float> logits) {
+  if (logits.size() < 2)
+    return {std::numeric_limits<float>::infinity(), logits.empty() ? 0 : std::abs(logits[0]), kNoToken};
+  TokenMargin found;
+  std::size_t best = 0, second = 1;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    found.largest = std::max(found.largest, std::abs(logits[i]));
+    if (logits[i] > logits[best]) {
+      second = std::exchange(best, i);
+    } else if (i != best && logits[i] > logits[second]) {
+      second = i;
+    }
+  }
+  found.margin = logits[best] - logits[second];
+  found.second = static_cast<std::int32_t>(second);
+  return found;
+}
+
+// A token as the ranks tell one another of it.
+constexpr std::size_t kWordsPerToken = 4;  // id, second, margin, largest
+
+void add_words(std::int32_t token, const TokenMargin& margin, std::vector<std::int32_t>& words) {
+  words.insert(words.end(), {token, margin.second, std::bit_cast<std::int32_t>(margin.margin),
+                             std::bit_cast<std::int32_t>(margin.largest)});
+}
 
 // The sequences of one rank, from prefill to the last token.
 class Batch {
@@ -57,8 +88,11 @@ class Batch {
       : engine_(engine), transport_(transport), prompts_(prompts), options_(options) {
     for (auto p = static_cast<std::size_t>(transport.rank()); p < prompts.size();
          p += static_cast<std::size_t>(transport.size())) {
-      sequences_.push_back(
-          {p, Sampler(options.temperature, options.top_p, options.seed, p), {}, options.max_new_tokens == 0});
+      sequences_.push_back({p,
+                            Sampler(options.temperature, options.top_p, options.seed, p),
+                            {},
+                            {},
+                            options.max_new_tokens == 0});
     }
     engine_.reset(static_cast<int>(sequences_.size()));
   }
@@ -97,31 +131,37 @@ class Batch {
     });
   }
 
-  // Collective: every rank's outputs, in the order of the prompts.
-  Result<Prompts> gather() {
+  // Collective: every rank's outputs and margins, in the order of the prompts.
+  Status gather(GenerateResult& result) {
     std::vector<std::int32_t> mine;
     for (const Sequence& sequence : sequences_) {
       mine.push_back(static_cast<std::int32_t>(sequence.output.size()));
-      mine.insert(mine.end(), sequence.output.begin(), sequence.output.end());
+      for (std::size_t i = 0; i < sequence.output.size(); ++i)
+        add_words(sequence.output[i], sequence.margins[i], mine);
     }
     const auto all = GRACE_TRY(transport_.all_gather(std::as_bytes(std::span(mine))));
-    Prompts outputs(prompts_.size());
+    result.outputs.resize(prompts_.size());
+    result.margins.resize(prompts_.size());
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       std::vector<std::int32_t> theirs(all[rank].size() / sizeof(std::int32_t));
       if (!theirs.empty()) std::memcpy(theirs.data(), all[rank].data(), theirs.size() * sizeof(std::int32_t));
       std::size_t at = 0;
-      for (std::size_t p = rank; p < outputs.size(); p += all.size()) {
-        const bool has_count = at < theirs.size() && theirs[at] >= 0 &&
-                               static_cast<std::size_t>(theirs[at]) < theirs.size() - at;
-        if (!has_count)
+      for (std::size_t p = rank; p < prompts_.size(); p += all.size()) {
+        const bool is_whole =
+            at < theirs.size() && theirs[at] >= 0 &&
+            static_cast<std::size_t>(theirs[at]) <= (theirs.size() - at - 1) / kWordsPerToken;
+        if (!is_whole)
           return peer_lost("rank " + std::to_string(rank) + " sends no output for prompt " +
                            std::to_string(p));
-        const auto first = theirs.begin() + static_cast<std::ptrdiff_t>(at) + 1;
-        outputs[p].assign(first, first + theirs[at]);
-        at += 1 + static_cast<std::size_t>(theirs[at]);
+        const auto count = static_cast<std::size_t>(theirs[at++]);
+        for (std::size_t i = 0; i < count; ++i, at += kWordsPerToken) {
+          result.outputs[p].push_back(theirs[at]);
+          result.margins[p].push_back(
+              {std::bit_cast<float>(theirs[at + 2]), std::bit_cast<float>(theirs[at + 3]), theirs[at + 1]});
+        }
       }
     }
-    return outputs;
+    return {};
   }
 
  private:
@@ -129,6 +169,7 @@ class Batch {
     Sequence& sequence = sequences_[static_cast<std::size_t>(slot)];
     const std::int32_t token = sequence.sampler.choose(logits);
     sequence.output.push_back(token);
+    sequence.margins.push_back(margin_of(logits));
     const bool ended = !options_.ignore_eos && std::ranges::find(engine_.config().eos_token_ids, token) !=
                                                    engine_.config().eos_token_ids.end();
     sequence.done = ended || sequence.output.size() >= static_cast<std::size_t>(options_.max_new_tokens);
@@ -163,8 +204,17 @@ Result<GenerateResult> generate(Engine& engine, Transport& transport, const Prom
     result.decode_steps = steps;
     if (progress && transport.rank() == 0) progress(steps + 1, options.max_new_tokens);
   }
-  result.outputs = GRACE_TRY(batch.gather());
+  Status gathered = batch.gather(result);
+  if (!gathered.ok()) return std::move(gathered).error();
   return result;
+}
+
+double near_tie_bound(const ModelConfig& config, Combine combine, bool bf16_wire) {
+  constexpr double kUnitF32 = 0x1p-24, kUnitBf16 = 0x1p-8;
+  double eps = 0;
+  if (combine == Combine::kReduced) eps += 2 * (config.experts_per_token - 1) * kUnitF32;
+  if (bf16_wire) eps += 2 * kUnitBf16;
+  return 2 * static_cast<double>(config.moe_layers.size()) * eps;
 }
 
 }  // namespace grace

@@ -157,6 +157,50 @@ TEST(Generation, ReportsItsStepsAndRecordsThem) {
   EXPECT_THAT(reports, ElementsAre(std::pair(1, 3), std::pair(2, 3), std::pair(3, 3)));
 }
 
+TEST(Generation, TellsHowClearEachChoiceWasOnEveryRank) {
+  const TinyModel model({.seed = 63});
+  for (const int ranks : {1, 3}) {
+    on_engines(model, ranks, [&](Engine& engine, Transport& transport) {
+      const auto result = generate(engine, transport, kPrompts, {.max_new_tokens = 4}, {}).value();
+      ASSERT_EQ(result.margins.size(), kPrompts.size());
+      for (std::size_t p = 0; p < kPrompts.size(); ++p) {
+        ASSERT_EQ(result.margins[p].size(), 4u);
+        std::vector<std::int32_t> tokens = kPrompts[p];
+        for (std::size_t i = 0; i < 4; ++i) {
+          const auto logits = model.forward(tokens).logits;
+          const auto last = std::span(logits).last(static_cast<std::size_t>(model.shape().vocab));
+          std::vector<std::pair<float, std::int32_t>> ranked;  // likeliest first, ties to the lower id
+          float largest = 0;
+          for (std::size_t id = 0; id < last.size(); ++id) {
+            ranked.emplace_back(-last[id], static_cast<std::int32_t>(id));
+            largest = std::max(largest, std::abs(last[id]));
+          }
+          std::ranges::sort(ranked);
+          const TokenMargin& told = result.margins[p][i];
+          EXPECT_EQ(result.outputs[p][i], ranked[0].second);
+          EXPECT_EQ(told.second, ranked[1].second);
+          // The plain pass adds in another order: within the rounding of a logit's few dozen terms.
+          EXPECT_NEAR(told.margin, ranked[1].first - ranked[0].first, 1e-4F * largest);
+          EXPECT_NEAR(told.largest, largest, 1e-4F * largest);
+          tokens.push_back(result.outputs[p][i]);
+        }
+      }
+    });
+  }
+}
+
+TEST(ANearTie, IsBoundedByLayersExpertsAndTheWire) {
+  ModelConfig config;
+  config.moe_layers = {0, 1, 2};
+  config.experts_per_token = 8;
+  EXPECT_EQ(near_tie_bound(config, Combine::kExact, false), 0);
+  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, false), 2 * 3 * 2 * 7 * 0x1p-24);
+  EXPECT_EQ(near_tie_bound(config, Combine::kExact, true), 2 * 3 * 2 * 0x1p-8);
+  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, true), 2 * 3 * (2 * 7 * 0x1p-24 + 2 * 0x1p-8));
+  config.experts_per_token = 1;
+  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, false), 0);
+}
+
 TEST(Scoring, IsThePerplexityOfThePlainForwardPassWithTheSameBitsForEveryRankCount) {
   const TinyModel model({.seed = 67});
   std::vector<std::int32_t> text;
