@@ -84,6 +84,11 @@ def _demand(*tools: str) -> None:
             raise Refusal(f"{tool} is not here: install {TOOLS.get(tool, 'util-linux')}")
 
 
+def demand_lab() -> None:
+    """Refuses where ranks cannot be measured: no root, or a tool is missing."""
+    _demand(*TOOLS, *REAL_TIME_TOOLS)
+
+
 def _link_of(args: argparse.Namespace) -> network.Link:
     if not 1280 <= args.mtu <= 65000:
         raise Refusal(f"--mtu: {args.mtu} is outside [1280, 65000]")

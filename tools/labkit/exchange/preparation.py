@@ -1,0 +1,145 @@
+"""What a table needs before its rows: the link's rate, the cluster as measured through it, and a plan of each strategy."""
+
+import json
+import pathlib
+from dataclasses import dataclass
+
+from labkit import rate as link_rate
+from labkit.exchange import trace as traces
+from labkit.exchange.figures import outcome_of
+from labkit.exchange.program import Program, Run, done_before, in_lab, measure
+from labkit.exchange.settings import Row, Setting, rows_of
+from labkit.exchange.store import Store, hash_of_file, key_of, write_atomically
+from labkit.exchange.workload import count
+from labkit.units import HIGHEST, LOWEST
+
+PROBE_RATE = 10**9
+EXCHANGES_PER_LAYER = 2
+LEAST_CORRECTION, MOST_CORRECTION = 0.5, 2.0  # beyond, the first guess was not one
+
+
+class Missing(Exception):
+    """Something that must be measured first, where nothing may be."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every step needs."""
+
+    program: Program
+    store: Store  # of the setting
+    routing: pathlib.Path
+    also: tuple[str, ...] = ()  # options for every run
+
+    def measured(self, run: Run, dry: bool) -> dict:
+        known = done_before(self.store, self.program, run)
+        if known is None and dry:
+            raise Missing(run.name)
+        return known or measure(self.store, self.program, run)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    rate: int  # bits per second
+    first_rate: int
+    ratio_at_first_rate: float
+    busiest_bytes: float
+    experts_s: float
+    cluster: pathlib.Path
+    served: pathlib.Path
+    rows: list[Row]
+    plans: dict[str, pathlib.Path]  # by row
+
+
+def vanilla_run(bench: Bench, setting: Setting, name: str, rate: int, rounds: int) -> Run:
+    words = ("bench", "--shape", setting.shape, "--routing", "{routing}", *setting.workload, "--cluster", f"{setting.nodes}x{setting.devices}",
+             "--strategies", "vanilla", "--rounds", str(rounds), "--combine", "reduced", *bench.program.aligned, "--json", *bench.also)
+    return Run(name, words, rate, setting.nodes, setting.devices, {"routing": bench.routing})
+
+
+def row_run(bench: Bench, setting: Setting, prepared: Prepared, row: Row, number: int) -> Run:
+    words = ["bench", "--shape", setting.shape, "--routing", "{routing}", *setting.workload, "--cluster", "{cluster}", "--strategies", row.strategy,
+             "--rounds", "1", "--combine", "reduced", *bench.program.aligned, "--json", *bench.also]
+    files = {"routing": bench.routing, "cluster": prepared.cluster}
+    if row.planned and not bench.program.takes_plans:
+        words += ["--slots", row.slots] if row.slots else []
+    elif row.planned:
+        words += ["--plan", "{plan}"]
+        files["plan"] = prepared.plans[row.name]
+    return Run(f"{row.name}.round{number}", tuple(words), prepared.rate, setting.nodes, setting.devices, files)
+
+
+def kbits(rate: float) -> int:
+    """As `tc` is told it."""
+    return round(min(max(rate, LOWEST), HIGHEST) / 1000) * 1000
+
+
+def prepare(bench: Bench, setting: Setting, dry: bool = False) -> Prepared:
+    """Measures what is not in the store. Raises Missing where `dry` and something is not."""
+    folder = bench.store.folder
+    halves = _halves(bench, setting, folder)
+    probe = outcome_of(bench.measured(vanilla_run(bench, setting, "probe", PROBE_RATE, 1 if setting.quick else 3), dry)["told"]).prefill
+    counted = count(traces.read(halves[0]), setting.batch, setting.prefill, setting.nodes, setting.devices, once_a_node=False)
+    busiest = counted.busier_share * probe.cross_bytes
+    work = link_rate.Workload(busiest, probe.experts_s, EXCHANGES_PER_LAYER * setting.layers)
+    first = kbits(link_rate.rate_for(work, link_rate.Path(), setting.ratio))
+    # The share of the rate that arrives is not known beforehand: what is measured at the first rate says how far it is off.
+    at_first = outcome_of(bench.measured(vanilla_run(bench, setting, "vanilla at the first rate", first, 1), dry)["told"]).prefill.ratio
+    rate = kbits(first * min(max(at_first / setting.ratio, LEAST_CORRECTION), MOST_CORRECTION))
+    cluster = _cluster(bench, setting, rate, dry)
+    rows = rows_of(setting, traces.read(halves[0]).experts, bench.program.strategies())
+    plans = {row.name: _plan(bench, setting, row, cluster, halves[1]) for row in rows if row.planned}
+    return Prepared(rate, first, at_first, busiest, probe.experts_s, cluster, halves[0], rows, plans)
+
+
+def _halves(bench: Bench, setting: Setting, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """The sequences that are served, and those that are planned from."""
+    key = key_of(hash_of_file(bench.routing), setting.layers)
+    paths = tuple(folder / f"{name}.{key}.trace" for name in ("served", "learned"))
+    if not all(path.exists() for path in paths):
+        whole = traces.first_layers(traces.read(bench.routing), setting.layers)
+        for parity, path in enumerate(paths):
+            write_atomically(path, traces.file_bytes(traces.every_second(whole, parity)))
+    return paths
+
+
+def _cluster(bench: Bench, setting: Setting, rate: int, dry: bool) -> pathlib.Path:
+    """The cluster as measured at this rate; when quick, measured at the probe's rate, and the link scaled to this one."""
+    if not setting.quick:
+        path = calibrated(bench.program, bench.store, rate, dry)
+        if path is None:
+            raise Missing("calibrate")
+        return path
+    measured = calibrated(bench.program, bench.store, PROBE_RATE, dry, seconds=1)
+    if measured is None:
+        raise Missing("calibrate")
+    cluster = json.loads(measured.read_text())
+    cluster["between_nodes"]["bytes_per_s"] *= rate / PROBE_RATE
+    path = measured.with_name(f"scaled-{rate // 1000}kbit.{measured.name}")
+    write_atomically(path, json.dumps(cluster, indent=1) + "\n")
+    return path
+
+
+def calibrated(program: Program, store: Store, rate: int, dry: bool, seconds: int = 8) -> pathlib.Path | None:
+    """The cluster file that `grace calibrate` measures on 2x2 in the lab; None where it is missing and `dry`."""
+    path = store.folder / f"cluster-{rate // 1000}kbit.{key_of(rate, seconds, program.hash)}.json"
+    if path.exists() or dry:
+        return path if path.exists() else None
+    made = path.with_name(f".{path.name}.new")
+    made.parent.mkdir(parents=True, exist_ok=True)
+    outcome = in_lab(program, Run("calibrate", ("calibrate", "--out", str(made), "--seconds", str(seconds), "--json"), rate))
+    write_atomically(path.with_name(f"calibration.{path.name}"), json.dumps(outcome, indent=1) + "\n")
+    made.rename(path)
+    return path
+
+
+def _plan(bench: Bench, setting: Setting, row: Row, cluster: pathlib.Path, learned: pathlib.Path) -> pathlib.Path:
+    tokens = setting.batch * setting.prefill
+    words = ["plan", "--strategy", row.strategy, "--shape", setting.shape, "--batch", tokens, *(("--slots", row.slots) if row.slots else ())]
+    key = key_of([str(word) for word in words], bench.program.hash, hash_of_file(cluster), hash_of_file(learned))
+    path = bench.store.folder / f"{row.name}.{key}.plan"
+    if not path.exists():
+        made = path.with_name(f".{path.name}.new")
+        bench.program.text(*words, "--trace", learned, "--cluster", cluster, "--out", made)
+        made.rename(path)
+    return path

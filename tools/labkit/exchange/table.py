@@ -1,0 +1,158 @@
+"""The table of all strategies at one setting, row by row and round by round."""
+
+import json
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+from labkit.exchange import page
+from labkit.exchange.figures import Outcome, outcome_of
+from labkit.exchange.preparation import Bench, Missing, Prepared, prepare, row_run
+from labkit.exchange.program import Run
+from labkit.exchange.progress import duration, run_all
+from labkit.exchange.settings import SIZES, Row, Setting
+from labkit.exchange.store import Store, write_atomically
+
+SETTING_FILE = "setting.json"
+BASELINE = "vanilla"
+JOINT = "joint@grace"
+FULL_ROUNDS, QUICK_ROUNDS = 3, 1
+# For a first guess of how long a run takes; the second round of a strategy goes by the first.
+START_S = 8.0
+FLOPS_PER_S, WEIGHT_BYTES_PER_S = 60e9, 15e9
+SHARE_OF_VANILLA = {"vanilla": 1.0, "padded": 1.6, "allgather": 1.2, "occult": 0.7, "c2r": 0.6, "eplb": 0.6, "grace": 0.4, "joint": 0.3}
+EXPERTS_OF_A_GUESS, CHOICES_OF_A_GUESS = 64, 8
+
+
+def rounds_of(setting: Setting, asked: int | None) -> int:
+    return asked or (QUICK_ROUNDS if setting.quick else FULL_ROUNDS)
+
+
+def guess_s(setting: Setting, strategy: str) -> float:
+    hidden, ffn = SIZES.get(setting.shape, (2048, 1408))
+    flops = 6.0 * hidden * ffn * CHOICES_OF_A_GUESS * setting.batch * setting.prefill * setting.layers
+    a_rank = flops / setting.num_devices / FLOPS_PER_S
+    decode = 4.0 * 3 * hidden * ffn * EXPERTS_OF_A_GUESS * setting.layers * setting.decode / WEIGHT_BYTES_PER_S
+    return START_S + 2 * a_rank + setting.ratio * a_rank * SHARE_OF_VANILLA.get(strategy, 1.0) * (1 + setting.decode / setting.prefill) + decode
+
+
+def wanted(bench: Bench, setting: Setting, prepared: Prepared, rounds: int) -> list[tuple[Row, Run]]:
+    """The rounds one after the other, so that what the machine does meanwhile meets all strategies alike."""
+    return [(row, row_run(bench, setting, prepared, row, number)) for number in range(1, rounds + 1) for row in prepared.rows]
+
+
+def run_table(bench: Bench, setting: Setting, rounds: int, dry: bool) -> bool:
+    """Measures what is missing. Returns whether nothing is."""
+    try:
+        prepared = prepare(bench, setting, dry)
+    except Missing as missing:
+        strategies = [row for row in SHARE_OF_VANILLA if not setting.quick or row in ("vanilla", "occult", "grace", "joint")]
+        seconds = sum(guess_s(setting, strategy) for strategy in strategies) * rounds + 2 * guess_s(setting, BASELINE) + 60
+        print(f"{setting.name}: {missing} and all rows are missing, about {duration(seconds)}")
+        return False
+    pairs = wanted(bench, setting, prepared, rounds)
+    runs = [run for _, run in pairs]
+    strategy = {run.name: row.strategy for row, run in pairs}
+    told = {"setting": setting.__dict__, "rate_bits_per_s": prepared.rate, "first_rate_bits_per_s": prepared.first_rate,
+            "ratio_at_first_rate": prepared.ratio_at_first_rate, "busiest_bytes": prepared.busiest_bytes, "experts_s": prepared.experts_s,
+            "rounds": rounds, "program": bench.program.hash, "version": bench.program.text("--version").strip(), "routing": bench.routing.name,
+            "cluster": prepared.cluster.name, "served": prepared.served.name, "plans": {name: path.name for name, path in prepared.plans.items()},
+            "rows": [{"name": row.name, "runs": [[run.name, run.key(bench.program)] for of, run in pairs if of == row]} for row in prepared.rows]}
+    if not dry:
+        write_atomically(bench.store.folder / SETTING_FILE, json.dumps(told, indent=1) + "\n")
+        print(f"{setting.name}: link {page.rate_words(prepared.rate)}", flush=True)
+    outcomes = run_all(bench.store, bench.program, runs, lambda run: guess_s(setting, strategy[run.name]), dry)
+    return all(outcome is not None for outcome in outcomes)
+
+
+# --- What the folder holds, as text -------------------------------------------------------------------------------------------------------
+
+
+def outcomes_in(folder: pathlib.Path) -> tuple[dict, dict[str, list[Outcome]], str]:
+    """What was asked for, each row's rounds that are there, and the machine."""
+    told = json.loads((folder / SETTING_FILE).read_text())
+    store, machine, rows = Store(folder), "", {}
+    for row in told["rows"]:
+        found = [outcome for outcome in (store.get(name, key) for name, key in row["runs"]) if outcome is not None]
+        rows[row["name"]] = [outcome_of(outcome["told"]) for outcome in found]
+        machine = next((outcome["told"]["machine"] for outcome in found), machine)
+    return told, rows, machine
+
+
+def median(outcomes: Sequence[Outcome], get) -> float:
+    return statistics.median(get(outcome) for outcome in outcomes)
+
+
+def times_table(rows: dict[str, list[Outcome]]) -> str:
+    base = rows.get(BASELINE)
+    columns = ["strategy", "exchange", "rounds", "all-to-all, prefill [ms]", "all-to-all, decode [ms]", "MoE layers, prefill [ms]", "MoE layers, decode [ms]",
+               "MoE layers, all [ms]", "against vanilla", "times as fast", "wall [ms]"]
+    lines = []
+    for name, outcomes in rows.items():
+        if not outcomes:
+            lines.append([name, *["-"] * (len(columns) - 1)])
+            continue
+        ms = [page.spread([1e3 * get(outcome) for outcome in outcomes]) for get in
+              (lambda o: o.prefill.exchange_s, lambda o: o.decode.exchange_s, lambda o: o.prefill.moe_s, lambda o: o.decode.moe_s, lambda o: o.moe_s)]
+        share = median(outcomes, lambda o: o.moe_s) / median(base, lambda o: o.moe_s) if base else None
+        lines.append([name, outcomes[0].dispatch, str(len(outcomes)), *ms, f"{100 * (share - 1):+.1f} %" if share else "-", f"{1 / share:.2f}" if share else "-",
+                      page.spread([1e3 * outcome.wall_s for outcome in outcomes])])
+    return page.table(columns, lines)
+
+
+def traffic_table(rows: dict[str, list[Outcome]]) -> str:
+    reference = next((outcomes[0].outputs for outcomes in rows.values() if outcomes), "")
+    columns = ["strategy", "across nodes, prefill [MB]", "decode [MB]", "inside nodes, prefill [MB]", "decode [MB]", "experts [ms]", "idle [ms]", "load deviation",
+               "tokens/s", "same text"]
+    lines = []
+    for name, outcomes in rows.items():
+        if not outcomes:
+            lines.append([name, *["-"] * (len(columns) - 1)])
+            continue
+        megabytes = [f"{median(outcomes, get) / 1e6:.2f}" for get in (lambda o: o.prefill.cross_bytes, lambda o: o.decode.cross_bytes,
+                                                                       lambda o: o.prefill.intra_bytes, lambda o: o.decode.intra_bytes)]
+        texts = {outcome.outputs for outcome in outcomes}
+        same = "?" if "" in texts else "yes" if texts == {reference} else "no"
+        lines.append([name, *megabytes, page.spread([1e3 * (o.prefill.experts_s + o.decode.experts_s) for o in outcomes]), page.spread([1e3 * o.idle_s for o in outcomes]),
+                      f"{100 * median(outcomes, lambda o: o.load_deviation):.1f} %", page.spread([o.tokens_per_s for o in outcomes]), same])
+    return page.table(columns, lines)
+
+
+def findings(rows: dict[str, list[Outcome]]) -> str:
+    """What was set and what came of it."""
+    base, joint = rows.get(BASELINE), rows.get(JOINT)
+    lines = []
+    if base:
+        prefill, decode = ([getattr(outcome, phase).ratio for outcome in base] for phase in ("prefill", "decode"))
+        lines.append(f"All-to-all over expert compute of vanilla, as measured in these rounds: prefill {page.spread(prefill, 2)}, decode {page.spread(decode, 2)}.")
+    if base and joint:
+        whole, layer = (median(base, get) / median(joint, get) for get in (lambda o: o.moe_s, lambda o: o.prefill.moe_s))
+        lines.append(f"{JOINT} against vanilla: {whole:.2f} times as fast end to end (prefill {layer:.2f} times), MoE layers {100 * (1 / whole - 1):+.1f} %.")
+    there = {name: median(outcomes, lambda o: o.moe_s) for name, outcomes in rows.items() if outcomes}
+    if len(there) > 1:
+        lines.append(f"Shortest MoE layers: {min(there, key=there.get)}.")
+    return " ".join(lines)
+
+
+def section_text(folder: pathlib.Path) -> str:
+    told, rows, machine = outcomes_in(folder)
+    setting = Setting(**told["setting"])
+    missing = sum(told["rounds"] - len(outcomes) for outcomes in rows.values())
+    words = f"--shape {setting.shape} --routing {told['routing']} --ratio {setting.ratio:g} --workload {setting.batch}/{setting.prefill}/{setting.decode}"
+    if setting.quick:
+        words = words.replace(f"--workload {setting.batch}/", f"--quick --workload {4 * setting.batch}/")
+    return f"""```
+tools/exchange_benchmarks.py table {words}
+```
+
+{setting.layers} MoE layer{'s' if setting.layers > 1 else ''} of {setting.shape_name} under the routing of {told['routing']}, {setting.nodes}x{setting.devices} in the lab, {setting.batch} prompts of {setting.prefill} tokens, {setting.decode} new;
+reduced results; {told['rounds']} round{'s' if told['rounds'] > 1 else ''}, interleaved, median (lowest..highest){f'; {missing} runs are missing' if missing else ''}.
+Machine: {machine}; program: {told['version']}.
+
+Links of {page.rate_words(told['rate_bits_per_s'])}: at a ratio of {setting.ratio:g}, from {told['busiest_bytes'] / 1e6:.1f} MB through the busiest link and {1e3 * told['experts_s']:.0f} ms of experts in prefill; {page.rate_words(told['first_rate_bits_per_s'])} was the first guess and gave {told['ratio_at_first_rate']:.2f}.
+{findings(rows)}
+
+Times are those of the critical path: the slowest rank's processor time and the exchanges; ranks share cores, so wall time is more.
+
+{times_table(rows)}
+{traffic_table(rows)}"""
