@@ -28,21 +28,21 @@ class Bench:
 
     program: Program
     store: Store  # of the setting
+    shared: Store  # of all settings: what does not depend on the ratio
     routing: pathlib.Path
     also: tuple[str, ...] = ()  # options for every run
 
-    def measured(self, run: Run, dry: bool) -> dict:
-        known = done_before(self.store, self.program, run)
-        if known is None and dry:
+    def measured(self, store: Store, run: Run, dry: bool) -> dict:
+        if dry and done_before(store, self.program, run) is None:
             raise Missing(run.name)
-        return known or measure(self.store, self.program, run)
+        return measure(store, self.program, run)
 
 
 @dataclass(frozen=True)
 class Prepared:
     rate: int  # bits per second
     first_rate: int
-    ratio_at_first_rate: float
+    ratio_at_first_rate: float | None  # where it was measured
     busiest_bytes: float
     experts_s: float
     cluster: pathlib.Path
@@ -76,26 +76,27 @@ def kbits(rate: float) -> int:
 
 def prepare(bench: Bench, setting: Setting, dry: bool = False) -> Prepared:
     """Measures what is not in the store. Raises Missing where `dry` and something is not."""
-    folder = bench.store.folder
-    halves = _halves(bench, setting, folder)
-    probe = outcome_of(bench.measured(vanilla_run(bench, setting, "probe", PROBE_RATE, 1 if setting.quick else 3), dry)["told"]).prefill
-    counted = count(traces.read(halves[0]), setting.batch, setting.prefill, setting.nodes, setting.devices, once_a_node=False)
+    probe = outcome_of(bench.measured(bench.shared, vanilla_run(bench, setting, f"probe {setting.work_name}", PROBE_RATE, 1 if setting.quick else 3), dry)["told"]).prefill
+    served, learned = _halves(bench, setting)
+    counted = count(traces.read(served), setting.batch, setting.prefill, setting.nodes, setting.devices, once_a_node=False)
     busiest = counted.busier_share * probe.cross_bytes
     work = link_rate.Workload(busiest, probe.experts_s, EXCHANGES_PER_LAYER * setting.layers)
     first = kbits(link_rate.rate_for(work, link_rate.Path(), setting.ratio))
-    # The share of the rate that arrives is not known beforehand: what is measured at the first rate says how far it is off.
-    at_first = outcome_of(bench.measured(vanilla_run(bench, setting, "vanilla at the first rate", first, 1), dry)["told"]).prefill.ratio
-    rate = kbits(first * min(max(at_first / setting.ratio, LEAST_CORRECTION), MOST_CORRECTION))
+    rate, at_first = first, None
+    if not setting.quick:
+        # The share of the rate that arrives is not known beforehand: what is measured at the first rate says how far it is off.
+        at_first = outcome_of(bench.measured(bench.store, vanilla_run(bench, setting, "vanilla at the first rate", first, 1), dry)["told"]).prefill.ratio
+        rate = kbits(first * min(max(at_first / setting.ratio, LEAST_CORRECTION), MOST_CORRECTION))
     cluster = _cluster(bench, setting, rate, dry)
-    rows = rows_of(setting, traces.read(halves[0]).experts, bench.program.strategies())
-    plans = {row.name: _plan(bench, setting, row, cluster, halves[1]) for row in rows if row.planned}
-    return Prepared(rate, first, at_first, busiest, probe.experts_s, cluster, halves[0], rows, plans)
+    rows = rows_of(setting, traces.read(served).experts, bench.program.strategies())
+    plans = {row.name: _plan(bench, setting, row, cluster, learned) for row in rows if row.planned}
+    return Prepared(rate, first, at_first, busiest, probe.experts_s, cluster, served, rows, plans)
 
 
-def _halves(bench: Bench, setting: Setting, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+def _halves(bench: Bench, setting: Setting) -> tuple[pathlib.Path, pathlib.Path]:
     """The sequences that are served, and those that are planned from."""
     key = key_of(hash_of_file(bench.routing), setting.layers)
-    paths = tuple(folder / f"{name}.{key}.trace" for name in ("served", "learned"))
+    paths = tuple(bench.store.folder / f"{name}.{key}.trace" for name in ("served", "learned"))
     if not all(path.exists() for path in paths):
         whole = traces.first_layers(traces.read(bench.routing), setting.layers)
         for parity, path in enumerate(paths):
@@ -110,12 +111,12 @@ def _cluster(bench: Bench, setting: Setting, rate: int, dry: bool) -> pathlib.Pa
         if path is None:
             raise Missing("calibrate")
         return path
-    measured = calibrated(bench.program, bench.store, PROBE_RATE, dry, seconds=1)
+    measured = calibrated(bench.program, bench.shared, PROBE_RATE, dry, seconds=1)
     if measured is None:
         raise Missing("calibrate")
     cluster = json.loads(measured.read_text())
     cluster["between_nodes"]["bytes_per_s"] *= rate / PROBE_RATE
-    path = measured.with_name(f"scaled-{rate // 1000}kbit.{measured.name}")
+    path = bench.store.folder / f"scaled-{rate // 1000}kbit.{measured.name}"
     write_atomically(path, json.dumps(cluster, indent=1) + "\n")
     return path
 

@@ -31,6 +31,11 @@ class Setting:
         return pathlib.Path(self.shape).parent.name if self.shape.endswith(".json") else self.shape
 
     @property
+    def work_name(self) -> str:
+        """Of all but the link."""
+        return f"{self.shape_name}-{self.batch}-{self.prefill}-{self.decode}{'-quick' if self.quick else ''}"
+
+    @property
     def name(self) -> str:
         return f"{self.shape_name}-{self.ratio:g}-{self.batch}-{self.prefill}-{self.decode}{'-quick' if self.quick else ''}"
 

@@ -5,12 +5,13 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
+from labkit import rate as link_rate
 from labkit.exchange import page
 from labkit.exchange.figures import Outcome, outcome_of
 from labkit.exchange.preparation import Bench, Missing, Prepared, prepare, row_run
 from labkit.exchange.program import Run
 from labkit.exchange.progress import duration, run_all
-from labkit.exchange.settings import SIZES, Row, Setting
+from labkit.exchange.settings import LAYERS, SIZES, Row, Setting
 from labkit.exchange.store import Store, write_atomically
 
 SETTING_FILE = "setting.json"
@@ -55,7 +56,7 @@ def run_table(bench: Bench, setting: Setting, rounds: int, dry: bool) -> bool:
     strategy = {run.name: row.strategy for row, run in pairs}
     told = {"setting": setting.__dict__, "rate_bits_per_s": prepared.rate, "first_rate_bits_per_s": prepared.first_rate,
             "ratio_at_first_rate": prepared.ratio_at_first_rate, "busiest_bytes": prepared.busiest_bytes, "experts_s": prepared.experts_s,
-            "rounds": rounds, "program": bench.program.hash, "version": bench.program.text("--version").strip(), "routing": bench.routing.name,
+            "rounds": rounds, "program": bench.program.hash, "version": bench.program.text("--version").strip(), "routing": bench.routing.name, "also": " ".join(bench.also),
             "cluster": prepared.cluster.name, "served": prepared.served.name, "plans": {name: path.name for name, path in prepared.plans.items()},
             "rows": [{"name": row.name, "runs": [[run.name, run.key(bench.program)] for of, run in pairs if of == row]} for row in prepared.rows]}
     if not dry:
@@ -134,22 +135,34 @@ def findings(rows: dict[str, list[Outcome]]) -> str:
     return " ".join(lines)
 
 
+def _first_guess(told: dict) -> str:
+    if told["ratio_at_first_rate"] is None:
+        return f"taking {100 * link_rate.Path().share:.0f} % of the rate as payload."
+    return f"{page.rate_words(told['first_rate_bits_per_s'])} was the first guess and gave {told['ratio_at_first_rate']:.2f}."
+
+
+def _command_words(told: dict, setting: Setting) -> str:
+    asked_batch = 4 * setting.batch if setting.quick else setting.batch
+    words = f"--shape {setting.shape_name} --routing {told['routing']} --ratio {setting.ratio:g} --workload {asked_batch}/{setting.prefill}/{setting.decode}"
+    words += f" --layers {setting.layers}" if setting.layers != LAYERS else ""
+    words += f" --rounds {told['rounds']}" if told["rounds"] != rounds_of(setting, None) else ""
+    words += f" --also '{told['also']}'" if told["also"] else ""
+    return words + (" --quick" if setting.quick else "")
+
+
 def section_text(folder: pathlib.Path) -> str:
     told, rows, machine = outcomes_in(folder)
     setting = Setting(**told["setting"])
     missing = sum(told["rounds"] - len(outcomes) for outcomes in rows.values())
-    words = f"--shape {setting.shape} --routing {told['routing']} --ratio {setting.ratio:g} --workload {setting.batch}/{setting.prefill}/{setting.decode}"
-    if setting.quick:
-        words = words.replace(f"--workload {setting.batch}/", f"--quick --workload {4 * setting.batch}/")
     return f"""```
-tools/exchange_benchmarks.py table {words}
+tools/exchange_benchmarks.py table {_command_words(told, setting)}
 ```
 
 {setting.layers} MoE layer{'s' if setting.layers > 1 else ''} of {setting.shape_name} under the routing of {told['routing']}, {setting.nodes}x{setting.devices} in the lab, {setting.batch} prompts of {setting.prefill} tokens, {setting.decode} new;
 reduced results; {told['rounds']} round{'s' if told['rounds'] > 1 else ''}, interleaved, median (lowest..highest){f'; {missing} runs are missing' if missing else ''}.
 Machine: {machine}; program: {told['version']}.
 
-Links of {page.rate_words(told['rate_bits_per_s'])}: at a ratio of {setting.ratio:g}, from {told['busiest_bytes'] / 1e6:.1f} MB through the busiest link and {1e3 * told['experts_s']:.0f} ms of experts in prefill; {page.rate_words(told['first_rate_bits_per_s'])} was the first guess and gave {told['ratio_at_first_rate']:.2f}.
+Links of {page.rate_words(told['rate_bits_per_s'])}: at a ratio of {setting.ratio:g}, from {told['busiest_bytes'] / 1e6:.1f} MB through the busiest link and {1e3 * told['experts_s']:.0f} ms of experts in prefill; {_first_guess(told)}
 {findings(rows)}
 
 Times are those of the critical path: the slowest rank's processor time and the exchanges; ranks share cores, so wall time is more.
