@@ -16,7 +16,8 @@
 #include "page.h"
 #include "profile.h"
 #include "progress.h"
-#include "record.h"
+#include "recorded_run.h"
+#include "run_summary.h"
 
 namespace grace::app {
 namespace {
@@ -104,13 +105,14 @@ struct Runs {
 };
 
 double fall_of_cross_bytes(const Runs& runs) {
-  const auto before = static_cast<double>(summarise(runs.vanilla.record).cross_node_bytes());
-  return before > 0 ? 1 - static_cast<double>(summarise(runs.grace.record).cross_node_bytes()) / before : 0;
+  const auto before = static_cast<double>(summarise(runs.vanilla.record).whole.cross_node_bytes());
+  return before > 0 ? 1 - static_cast<double>(summarise(runs.grace.record).whole.cross_node_bytes()) / before
+                    : 0;
 }
 
 report::Table result_table(const Runs& runs, const Job& job) {
-  const RunSummary before = summarise(runs.vanilla.record), after = summarise(runs.grace.record),
-                   joint = summarise(runs.joint.record);
+  const PhaseSummary before = summarise(runs.vanilla.record).whole,
+                     after = summarise(runs.grace.record).whole, joint = summarise(runs.joint.record).whole;
   report::Table table;
   table.title = fmt::format("{} prompts, {} new tokens, {}, dispatch {}", runs.vanilla.record.prompts,
                             runs.vanilla.record.new_tokens, job.cluster.name, name_of(job.dispatch));
@@ -183,7 +185,7 @@ void count_kinds(const Trace& trace, std::vector<Kind>& kinds, ThreadPool& pool)
 }
 
 Json json_of(const RunRecord& record) {
-  const RunSummary sum = summarise(record);
+  const PhaseSummary sum = summarise(record).whole;
   return {{"strategy", record.strategy},
           {"cross_node_bytes", sum.cross_node_bytes()},
           {"intra_node_bytes", sum.intra_node_bytes()},
@@ -304,7 +306,8 @@ Result<int> demo(const Flags& flags, const Context& context) {
     Progress progress(plan->strategy);
     std::function<void(std::int64_t, std::int64_t)> report;
     if (speaks) report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
-    *run = GRACE_TRY(run_recorded(ranks, job, *plan, prompts, generate, report));
+    *run = GRACE_TRY(run_recorded(
+        ranks, job, {.plan = *plan, .prompts = prompts, .generate = generate, .progress = report}));
     stages.done(fmt::format("ran {} prompts x {} new tokens over {} ranks: {}", prompts.size(),
                             flags.max_new_tokens, job.cluster.num_devices(), plan->strategy));
   }

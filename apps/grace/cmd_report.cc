@@ -8,6 +8,7 @@
 #include "grace/files/mapped_file.h"
 #include "options.h"
 #include "page.h"
+#include "run_summary.h"
 
 namespace grace::app {
 namespace {
@@ -19,22 +20,33 @@ struct Flags {
 
 report::Table run_table(const RunRecord& record) {
   const RunSummary sum = summarise(record);
-  report::Table table{fmt::format("Run: {} on {}, {}, {}", record.strategy, record.cluster, record.transport,
-                                  record.dispatch),
-                      {"", "value"},
-                      {}};
-  const auto row = [&](const char* name, std::string value) {
-    table.rows.push_back({name, std::move(value)});
+  report::Table table{
+      fmt::format("Run: {} on {}, {}, {}, {} results{}", record.strategy, record.cluster, record.transport,
+                  record.dispatch, record.combine, record.aligned ? ", aligned" : ""),
+      {"", "whole", "prefill", "decode"},
+      {}};
+  const auto row = [&](const char* name, const auto& text) {
+    table.rows.push_back({name, text(sum.whole), text(sum.prefill), text(sum.decode)});
   };
-  row("prompts", std::to_string(record.prompts));
-  row("new tokens", std::to_string(record.new_tokens));
-  row("bytes across nodes", std::to_string(sum.cross_node_bytes()));
-  row("bytes inside nodes", std::to_string(sum.intra_node_bytes()));
-  row("load deviation", fmt::format("{:.1f} %", 100 * sum.load_deviation));
-  row("all-to-all on the critical path", fmt::format("{:.3f} s", sum.all_to_all_s));
-  row("idle on the critical path", fmt::format("{:.3f} s", sum.idle_s));
-  row("prefill", fmt::format("{:.3f} s", record.prefill_s));
-  row("decode", fmt::format("{:.3f} s", record.decode_s));
+  const auto seconds = [&](const char* name, double PhaseSummary::*figure) {
+    row(name, [&](const PhaseSummary& phase) { return fmt::format("{:.6f} s", phase.*figure); });
+  };
+  table.rows.push_back({"prompts", std::to_string(record.prompts), "", ""});
+  table.rows.push_back({"new tokens", std::to_string(record.new_tokens), "", ""});
+  row("bytes across nodes", [](const PhaseSummary& p) { return std::to_string(p.cross_node_bytes()); });
+  row("bytes across nodes, busiest node's",
+      [](const PhaseSummary& p) { return std::to_string(p.busiest_node_bytes); });
+  row("bytes inside nodes", [](const PhaseSummary& p) { return std::to_string(p.intra_node_bytes()); });
+  row("load deviation",
+      [](const PhaseSummary& p) { return fmt::format("{:.1f} %", 100 * p.load_deviation); });
+  seconds("MoE layers, critical path", &PhaseSummary::critical_s);
+  seconds("  exchange", &PhaseSummary::exchange_s);
+  seconds("  experts", &PhaseSummary::experts_s);
+  seconds("MoE layers by the clock", &PhaseSummary::moe_s);
+  seconds("  all-to-all", &PhaseSummary::all_to_all_s);
+  seconds("  idle", &PhaseSummary::idle_s);
+  table.rows.push_back({"wall time", fmt::format("{:.6f} s", record.wall_s()),
+                        fmt::format("{:.6f} s", record.prefill_s), fmt::format("{:.6f} s", record.decode_s)});
   return table;
 }
 

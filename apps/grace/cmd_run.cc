@@ -4,9 +4,12 @@
 #include <memory>
 
 #include "context.h"
+#include "grace/files/mapped_file.h"
 #include "launch.h"
 #include "progress.h"
 #include "record.h"
+#include "recorded_run.h"
+#include "run_timeline.h"
 
 namespace grace::app {
 namespace {
@@ -14,7 +17,7 @@ namespace {
 struct Flags {
   EngineFlags engine;
   std::vector<std::string> prompt;
-  std::string prompts, token_ids, record;
+  std::string prompts, token_ids, record, timeline;
   GenerateOptions generate;
   bool json = false;
 };
@@ -74,6 +77,12 @@ Status print_outputs(const Flags& flags, const Inputs& inputs,
   return {};
 }
 
+Status write_timeline(const std::string& path, const RunRecord& record) {
+  report::TraceEvents events;
+  add_run_spans(record, events);
+  return write_text_atomically(path, report::chrome_trace(events));
+}
+
 Result<int> run(const Flags& flags, const Context& context) {
   GRACE_TRY(check_options(flags.generate));
   const Job job = GRACE_TRY(prepare_job(flags.engine));
@@ -82,11 +91,16 @@ Result<int> run(const Flags& flags, const Context& context) {
   options.seed = job.seed;
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));
   Progress progress("run");
-  const RecordedRun run =
-      GRACE_TRY(run_recorded(ranks, job, job.plan, inputs.ids, options,
-                             [&](std::int64_t done, std::int64_t total) { progress(done, total); }));
+  const RecordedRun run = GRACE_TRY(
+      run_recorded(ranks, job,
+                   {.plan = job.plan,
+                    .prompts = inputs.ids,
+                    .generate = options,
+                    .spans = !flags.timeline.empty(),
+                    .progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); }}));
   if (!ranks.speaks()) return 0;
   if (!flags.record.empty()) GRACE_TRY(write_record(flags.record, run.record));
+  if (!flags.timeline.empty()) GRACE_TRY(write_timeline(flags.timeline, run.record));
   GRACE_TRY(print_outputs(flags, inputs, run.outputs));
   return 0;
 }
@@ -112,9 +126,13 @@ void add_run(CLI::App& app, Context& context) {
                       "sample from the likeliest tokens of this mass (default 1)");
   command->add_option("--record", flags->record,
                       "write what happened, step by step, as a run record (JSON lines)");
+  command->add_option("--timeline", flags->timeline,
+                      "write what each rank did and when, for Perfetto (Chrome trace events)");
   command->add_flag("--json", flags->json, "one JSON value");
   command->footer(
-      "Example:\n  grace run models/demo --prompt \"In the beginning\" --cluster 2x2 --max-new-tokens 32");
+      "Examples:\n  grace run models/demo --prompt \"In the beginning\" --cluster 2x2 --max-new-tokens 32\n"
+      "  grace run models/demo --prompt \"The package\" --cluster 2x2 --record out/run.jsonl --timeline "
+      "out/run.trace.json");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return run(*flags, context); }; });
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace grace::app {
@@ -128,24 +129,56 @@ Status add_plan_pictures(report::Page& page, const Trace& trace, const Plan& pla
   return {};
 }
 
+namespace {
+
+// Lanes of a rank: what it does, and what it waits for.
+int work_lane(std::size_t rank) { return static_cast<int>(2 * rank); }
+int message_lane(std::size_t rank) { return work_lane(rank) + 1; }
+
+void add_recorded_spans(std::span<const StepSpan> spans, std::size_t step, std::size_t layer,
+                        std::size_t rank, report::Timeline& timeline) {
+  for (const auto& [of_step, span] : spans) {
+    if (std::cmp_not_equal(of_step, step) || std::cmp_not_equal(span.layer, layer)) continue;
+    const bool is_message = span.activity == Activity::kDispatch || span.activity == Activity::kCombine;
+    timeline.spans.push_back({is_message ? message_lane(rank) : work_lane(rank), span.begin_s, span.end_s,
+                              std::string(name_of(span.activity))});
+  }
+}
+
+void add_counted_spans(const LayerCounters& one, std::size_t rank, report::Timeline& timeline) {
+  const int work = work_lane(rank), messages = message_lane(rank);
+  timeline.spans.push_back({work, one.dispatch_begin_s - one.gate_s, one.dispatch_begin_s, "gate"});
+  timeline.spans.push_back({messages, one.dispatch_begin_s, one.dispatch_end_s, "dispatch"});
+  timeline.spans.push_back({work, one.combine_begin_s - one.experts_s, one.combine_begin_s, "experts"});
+  timeline.spans.push_back({messages, one.combine_begin_s, one.combine_end_s, "combine"});
+}
+
+void begin_at_zero(report::Timeline& timeline) {
+  if (timeline.spans.empty()) return;
+  const double first = std::ranges::min(timeline.spans, {}, &report::TimelineSpan::begin_s).begin_s;
+  for (report::TimelineSpan& span : timeline.spans) {
+    span.begin_s -= first;
+    span.end_s -= first;
+  }
+}
+
+}  // namespace
+
 report::Timeline layer_timeline(const RunRecord& record, std::size_t step, std::size_t layer) {
   report::Timeline timeline;
   timeline.title = fmt::format("One layer, {}: step {}, moe layer {}", record.strategy, step, layer);
   timeline.note =
-      "Measured durations, each rank drawn from a common start; dispatch and combine include waiting for the "
-      "others.";
+      fmt::format("Measured{}.", record.one_clock ? "" : "; the ranks' clocks are set by one barrier");
   for (std::size_t rank = 0; rank < record.steps.size(); ++rank) {
     timeline.lanes.push_back(fmt::format("rank {}", rank));
+    timeline.lanes.emplace_back("messages");
     if (step >= record.steps[rank].size() || layer >= record.steps[rank][step].size()) continue;
-    const LayerCounters& one = record.steps[rank][step][layer];
-    double at = 0;
-    for (const auto& [name, seconds] :
-         {std::pair{"gate", one.gate_s}, std::pair{"dispatch", one.dispatch_s},
-          std::pair{"experts", one.experts_s}, std::pair{"combine", one.combine_s}}) {
-      timeline.spans.push_back({static_cast<int>(rank), at, at + seconds, name});
-      at += seconds;
-    }
+    if (rank < record.spans.size() && !record.spans[rank].empty())
+      add_recorded_spans(record.spans[rank], step, layer, rank, timeline);
+    else
+      add_counted_spans(record.steps[rank][step][layer], rank, timeline);
   }
+  begin_at_zero(timeline);
   return timeline;
 }
 

@@ -2,8 +2,10 @@
 // room.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace grace::report {
@@ -62,7 +64,24 @@ struct Page {
 // No network, light and dark, readable on a phone; text is escaped.
 std::string html(const Page& page);
 
+// Spans for a trace viewer, on tracks that processes hold; spans of a track are apart or one inside another.
+struct TraceTrack {
+  std::string process, name;
+};
+struct TraceSpan {
+  int track = 0;
+  double begin_s = 0, end_s = 0;
+  std::string name;
+  std::vector<std::pair<std::string, std::int64_t>> numbers;  // shown when the span is chosen
+};
+struct TraceEvents {
+  std::vector<TraceTrack> tracks;
+  std::vector<TraceSpan> spans;
+};
+
 // Chrome trace-event JSON, which Perfetto opens.
+std::string chrome_trace(const TraceEvents& events);
+// The timeline's lanes as tracks of one process.
 std::string chrome_trace(const Timeline& timeline);
 
 }  // namespace grace::report

@@ -92,11 +92,25 @@ TEST(APage, WithNothingInItIsStillAPage) {
 TEST(AChromeTrace, NamesItsLanesAndSpansInMicroseconds) {
   EXPECT_EQ(chrome_trace(full_page().timelines[0]),
             "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-            "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"One layer\"}},\n"
-            "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"thread_name\",\"args\":{\"name\":\"rank 0\"}},\n"
-            "{\"ph\":\"M\",\"pid\":0,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"rank 1\"}},\n"
-            "{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"name\":\"gate\",\"ts\":0.000,\"dur\":2000.000},\n"
-            "{\"ph\":\"X\",\"pid\":0,\"tid\":1,\"name\":\"experts\",\"ts\":1000.000,\"dur\":2000.000}\n]}\n");
+            "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"One layer\"}},\n"
+            "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"rank 0\"}},\n"
+            "{\"ph\":\"M\",\"pid\":1,\"tid\":2,\"name\":\"thread_name\",\"args\":{\"name\":\"rank 1\"}},\n"
+            "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":\"gate\",\"ts\":0.000,\"dur\":2000.000},\n"
+            "{\"ph\":\"X\",\"pid\":1,\"tid\":2,\"name\":\"experts\",\"ts\":1000.000,\"dur\":2000.000}\n]}\n");
+}
+
+TEST(AChromeTrace, GivesTracksToTheirProcessesAndNumbersToSpans) {
+  const TraceEvents events{{{"rank 0", "work"}, {"rank 1", "work"}, {"rank 1", "messages"}},
+                           {{2, 0.5, 0.75, "dispatch", {{"layer", 3}, {"step", 1}}}}};
+  const std::string text = chrome_trace(events);
+  EXPECT_THAT(text,
+              HasSubstr("\"pid\":2,\"tid\":3,\"name\":\"thread_name\",\"args\":{\"name\":\"messages\"}}"));
+  EXPECT_THAT(text, HasSubstr("{\"ph\":\"X\",\"pid\":2,\"tid\":3,\"name\":\"dispatch\",\"ts\":500000.000,"
+                              "\"dur\":250000.000,\"args\":{\"layer\":3,\"step\":1}}"));
+}
+
+TEST(AChromeTrace, OfNothingIsStillOne) {
+  EXPECT_EQ(chrome_trace(TraceEvents{}), "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n]}\n");
 }
 
 }  // namespace

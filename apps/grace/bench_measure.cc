@@ -1,0 +1,85 @@
+#include "bench_measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "progress.h"
+
+namespace grace::app {
+namespace {
+
+// FNV-1a over the prompts' lengths and tokens.
+std::string hash_of(const std::vector<std::vector<std::int32_t>>& outputs) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](std::uint32_t word) {
+    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ (word >> shift & 0xff)) * 0x100000001b3;
+  };
+  for (const auto& output : outputs) {
+    add(static_cast<std::uint32_t>(output.size()));
+    for (const std::int32_t token : output) add(static_cast<std::uint32_t>(token));
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+void keep_worse(TextDifference& worst, const TextDifference& other) {
+  const auto order = [](const TextDifference& one) {
+    return std::pair(one.prompts - one.near_ties, one.prompts);
+  };
+  if (order(other) > order(worst)) worst = other;
+}
+
+void add_round(RecordedRun run, const RecordedRun& reference, double bound, Measured& measured) {
+  keep_worse(measured.difference, difference(reference, run, bound));
+  measured.outputs_hash = hash_of(run.outputs);
+  measured.rounds.push_back(
+      {summarise(run.record), run.record.prefill_s, run.record.decode_s, run.record.new_tokens});
+  measured.last = std::move(run.record);
+}
+
+}  // namespace
+
+bool Measurements::is_same_text() const {
+  return std::ranges::all_of(of_contender, [](const Measured& one) { return one.difference.prompts == 0; });
+}
+
+bool Measurements::is_explained() const {
+  return std::ranges::all_of(of_contender, [](const Measured& one) { return one.difference.is_explained(); });
+}
+
+Result<Measurements> measure(Ranks& ranks, const BenchJob& bench, const BenchFlags& flags,
+                             const std::vector<Contender>& contenders) {
+  GenerateOptions options;
+  options.max_new_tokens = flags.decode;
+  options.ignore_eos = true;
+  options.seed = flags.engine.seed;
+  Measurements all;
+  all.near_tie_bound = near_tie_bound(bench.job.config, bench.job.combine, false);
+  for (const Contender& contender : contenders)
+    all.of_contender.push_back({contender.name, contender.dispatch, {}, {}, "", {}});
+  std::optional<RecordedRun> reference;
+  Progress progress("bench");
+  const auto total = static_cast<std::int64_t>(contenders.size()) * flags.rounds;
+  std::int64_t done = 0;
+  for (int round = 0; round < flags.rounds; ++round)
+    for (std::size_t c = 0; c < contenders.size(); ++c) {
+      Job job = bench.job;
+      job.dispatch = contenders[c].dispatch;
+      RecordedRun run = GRACE_TRY(run_recorded(ranks, job,
+                                               {.plan = contenders[c].plan,
+                                                .prompts = bench.prompts,
+                                                .generate = options,
+                                                .aligned = flags.aligned,
+                                                .spans = !flags.timeline.empty(),
+                                                .progress = {}}));
+      run.record.strategy = contenders[c].name;
+      if (!reference) reference = run;
+      add_round(std::move(run), *reference, all.near_tie_bound, all.of_contender[c]);
+      if (ranks.speaks()) progress(++done, total);
+    }
+  return all;
+}
+
+}  // namespace grace::app
