@@ -23,6 +23,7 @@ struct Flags {
 struct Finding {
   std::string kind;
   std::vector<std::string> problems;
+  std::vector<std::string> notes = {};  // that are no problems
 };
 
 template <typename T>
@@ -41,9 +42,14 @@ Finding check_container(const std::filesystem::path& path) {
 
 Finding check_plan(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
   const Result<Plan> plan = read_plan(path);
-  if (!plan.ok() || !model) return finding_of("plan", plan);
-  const Status fits = check_fits(plan.value(), model->num_experts, model->moe_layers, model->name);
-  if (fits.ok()) return {"plan", {}};
+  if (!plan.ok()) return finding_of("plan", plan);
+  Finding sound{"plan", {}, {}};
+  if (plan.value().is_lossy())
+    sound.notes.push_back("lossy: the gate is held to partners, and the text changes");
+  if (!model) return sound;
+  Status fits = check_fits(plan.value(), model->num_experts, model->moe_layers, model->name);
+  if (fits.ok()) fits = check_partners(plan.value(), model->experts_per_token);
+  if (fits.ok()) return sound;
   return {"plan", {fmt::format("{}: {}", path.string(), fits.error().message)}};
 }
 
@@ -94,9 +100,11 @@ Result<int> check(const Flags& flags) {
   for (const std::string& file : flags.files) {
     const Finding finding = check_one(file, model);
     sound = sound && finding.problems.empty();
-    list.push_back({{"file", file}, {"kind", finding.kind}, {"problems", finding.problems}});
+    list.push_back(
+        {{"file", file}, {"kind", finding.kind}, {"problems", finding.problems}, {"notes", finding.notes}});
     if (flags.json) continue;
     if (finding.problems.empty()) print(fmt::format("{}: OK ({})\n", file, finding.kind));
+    for (const std::string& note : finding.notes) print(fmt::format("{}: {}\n", file, note));
     for (const std::string& problem : finding.problems)
       print(problem.find(file) == std::string::npos ? fmt::format("{}: {}\n", file, problem)
                                                     : problem + "\n");

@@ -74,6 +74,11 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
   if (report::Table bounds = certificates_of(comparison); !bounds.rows.empty())
     output.blocks.push_back({std::move(bounds), {}});
   output.notes = {setting(trace, cluster, options), comparison.recommendation};
+  if (std::ranges::any_of(options.contenders, [](const Contender& c) { return c.strategy == "c2r"; }))
+    output.notes.push_back(
+        "c2r is lossy: its gate chooses other experts than the model's own, and the text changes; here a "
+        "choice "
+        "it does not allow counts as the best partner's that is left.");
   output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
   output.page.summary = comparison.recommendation + " " + output.notes.front();
   add_pictures(output.page, comparison);

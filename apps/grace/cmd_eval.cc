@@ -25,9 +25,16 @@ struct Flags {
 
 using Lists = std::vector<std::vector<std::int32_t>>;
 
-struct Outcome {
-  double log_sum = 0;  // of perplexities, weighed by tokens
+// Surprise over lists, each weighed by its tokens.
+struct Score {
+  double log_sum = 0;
   std::int64_t tokens = 0;
+  double perplexity() const { return std::exp(log_sum / static_cast<double>(tokens)); }
+};
+
+struct Outcome {
+  Score score;
+  std::optional<Score> free;               // of a lossy plan: with the model's own gate
   std::vector<std::vector<float>> logits;  // [lists][T * V]
 };
 
@@ -84,6 +91,45 @@ Status write_logits(const std::string& path, const std::vector<std::vector<float
   return write_safetensors(path, tensors, {{"format", "pt"}});
 }
 
+// Collective.
+Result<Score> score_of(const Job& job, const Plan& plan, const Lists& lists, int window, Transport& transport,
+                       ThreadPool& pool, const std::function<void(std::int64_t, std::int64_t)>& report) {
+  const auto engine = GRACE_TRY(Engine::make(job.model, plan, job.cluster, transport, pool,
+                                             {.dispatch = job.dispatch, .combine = job.combine}));
+  Score sum;
+  for (const auto& ids : lists) {
+    if (ids.size() < 2) continue;
+    const ScoreResult score =
+        GRACE_TRY(grace::score(*engine, transport, ids, window, kWindowsPerStep, report));
+    sum.log_sum += std::log(score.perplexity) * static_cast<double>(score.tokens);
+    sum.tokens += score.tokens;
+  }
+  return sum;
+}
+
+// The same placement with the model's own gate.
+Plan without_partners(Plan plan) {
+  for (LayerPlan& layer : plan.layers) layer.partners_of_expert.clear();
+  return plan;
+}
+
+void print_score(const Outcome& outcome, int window, bool json) {
+  const double perplexity = outcome.score.perplexity();
+  Json value = {{"perplexity", perplexity}, {"tokens", outcome.score.tokens}, {"context", window}};
+  std::string text =
+      fmt::format("perplexity {:.4f} over {} tokens, context {}\n", perplexity, outcome.score.tokens, window);
+  if (outcome.free) {
+    const double free = outcome.free->perplexity(), loss = perplexity / free - 1;
+    value.update({{"lossy", true}, {"free_perplexity", free}, {"perplexity_loss", loss}});
+    text += fmt::format("The plan is lossy: {:.4f} with the model's own gate, so it costs {:+.2f} %\n", free,
+                        100 * loss);
+  }
+  if (json)
+    print_json(value);
+  else
+    print(text);
+}
+
 Result<int> eval(const Flags& flags, const Context& context) {
   const Job job = GRACE_TRY(prepare_job(flags.engine));
   const int window = GRACE_TRY(context_of(flags.context, job.config.max_positions));
@@ -94,22 +140,22 @@ Result<int> eval(const Flags& flags, const Context& context) {
   const auto report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
     const bool keep = ranks.keeps(transport);
-    const auto engine = GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool,
-                                               {.dispatch = job.dispatch, .combine = job.combine}));
-    Progress silent("");
     if (!flags.logits.empty()) {
+      const auto engine = GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool,
+                                                 {.dispatch = job.dispatch, .combine = job.combine}));
+      Progress silent("");
       auto logits =
           GRACE_TRY(logits_of(*engine, transport, lists, keep, transport.rank() == 0 ? progress : silent));
       if (keep) outcome.logits = std::move(logits);
       return {};
     }
-    for (const auto& ids : lists) {
-      if (ids.size() < 2) continue;
-      const ScoreResult score =
-          GRACE_TRY(grace::score(*engine, transport, ids, window, kWindowsPerStep, report));
-      if (!keep) continue;
-      outcome.log_sum += std::log(score.perplexity) * static_cast<double>(score.tokens);
-      outcome.tokens += score.tokens;
+    const Score score = GRACE_TRY(score_of(job, job.plan, lists, window, transport, pool, report));
+    std::optional<Score> free;
+    if (job.plan.is_lossy())
+      free = GRACE_TRY(score_of(job, without_partners(job.plan), lists, window, transport, pool, report));
+    if (keep) {
+      outcome.score = score;
+      outcome.free = free;
     }
     return {};
   });
@@ -123,12 +169,8 @@ Result<int> eval(const Flags& flags, const Context& context) {
       print(fmt::format("{}: logits of {} sequences\n", flags.logits, lists.size()));
     return 0;
   }
-  if (outcome.tokens == 0) return invalid_input("eval: fewer than two tokens, nothing to score");
-  const double perplexity = std::exp(outcome.log_sum / static_cast<double>(outcome.tokens));
-  if (flags.json)
-    print_json({{"perplexity", perplexity}, {"tokens", outcome.tokens}, {"context", window}});
-  else
-    print(fmt::format("perplexity {:.4f} over {} tokens, context {}\n", perplexity, outcome.tokens, window));
+  if (outcome.score.tokens == 0) return invalid_input("eval: fewer than two tokens, nothing to score");
+  print_score(outcome, window, flags.json);
   return 0;
 }
 
@@ -136,8 +178,9 @@ Result<int> eval(const Flags& flags, const Context& context) {
 
 void add_eval(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      app.add_subcommand("eval", "Perplexity of a text (JSON: perplexity, tokens, context), or logits.");
+  CLI::App* command = app.add_subcommand(
+      "eval",
+      "Perplexity of a text (JSON: perplexity, tokens, context), or logits; of a lossy plan what it costs.");
   add_engine_flags(*command, flags->engine);
   command->add_option("--text", flags->text, "a UTF-8 text file");
   command->add_option("--token-ids", flags->token_ids, "a JSON list of lists of token ids, in place of text");

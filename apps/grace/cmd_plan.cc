@@ -19,6 +19,7 @@ namespace {
 struct Flags {
   std::string trace, cluster, strategy = "grace", out, slots, shape;
   double r = -1, effort = 1, memory = 0;
+  int partners = 0;
   std::int64_t batch = 2048;
   std::uint64_t seed = 0;
   int threads = 0;
@@ -42,6 +43,7 @@ Result<PlanOptions> options_of(const Flags& flags, const Trace& trace, const Clu
   options.seed = flags.seed;
   options.effort = flags.effort;
   options.memory_bytes = flags.memory;
+  options.partners = flags.partners;
   options.objective.batch = flags.batch;
   options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, trace));
   if (flags.slots.empty()) return options;
@@ -106,6 +108,8 @@ Result<int> plan(const Flags& flags) {
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
+  if (flags.partners < 0 || (flags.partners != 0 && flags.strategy != "c2r"))
+    return invalid_input(fmt::format("--partners: {} is for c2r, and at least 1", flags.partners));
   if (flags.r > 1) return invalid_input(fmt::format("--r: {} is outside [0, 1]", flags.r));
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -123,6 +127,7 @@ Result<int> plan(const Flags& flags) {
     print_json({{"plan", flags.out},
                 {"strategy", made.plan.strategy},
                 {"routing", made.plan.routing},
+                {"lossy", made.plan.is_lossy()},
                 {"affinity_kept", mean.kept_on_device},
                 {"affinity_kept_by_random_groups", mean.random_groups},
                 {"copies", mean.copies},
@@ -135,6 +140,11 @@ Result<int> plan(const Flags& flags) {
   print(report::terminal_table(table_of(made.plan, figures)) + "\n");
   print(report::terminal_table(own_words(made.plan)));
   print(sentence_of(worth));
+  if (made.plan.is_lossy())
+    print(
+        "Lossy: the gate is held to partners, so a model run by this plan writes another text; grace eval "
+        "--plan "
+        "says what that costs.\n");
   print(fmt::format("{}: written\n", flags.out));
   return 0;
 }
@@ -163,6 +173,9 @@ void add_plan(CLI::App& app, Context& context) {
       "--memory", flags->memory,
       "bytes for experts' weights on each device over all layers, in place of --slots; joint spreads them");
   command->add_option("--effort", flags->effort, "of joint's search, relative to the default (default 1)");
+  command->add_option(
+      "--partners", flags->partners,
+      "experts that c2r lets a token choose besides its best (default: two for each it chooses)");
   command->add_option("--r", flags->r,
                       "how far grace's group sizes may differ, in [0, 1] (default: the knee of the curve)");
   command->add_option("--seed", flags->seed, "seed of everything random (default 0)");

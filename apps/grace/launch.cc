@@ -109,6 +109,8 @@ Result<Job> prepare_job(const EngineFlags& flags) {
   }
   job.plan = GRACE_TRY(read_plan(flags.plan));
   GRACE_TRY(check_fits(job.plan, job.config.num_experts, job.config.moe_layers, job.config.name));
+  if (const Status enough = check_partners(job.plan, job.config.experts_per_token); !enough.ok())
+    return invalid_input(fmt::format("{}: {}", flags.plan, enough.error().message));
   const std::vector<std::string> problems = violations(job.plan, job.cluster);
   if (!problems.empty()) return invalid_input(fmt::format("{}: {}", flags.plan, problems.front()));
   return job;

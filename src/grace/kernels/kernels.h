@@ -47,6 +47,11 @@ void attention(std::span<const float> q, std::span<const float> keys, std::span<
 void gate(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
           std::span<std::uint16_t> ids, std::span<float> weights);
 
+// The same where a token may choose besides its best expert e only those whose allowed [E, E] in row e is not 0;
+// weights are still of the softmax over all. REQUIRES: K - 1 of them in each row.
+void gate_among(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
+                std::span<const char> allowed, std::span<std::uint16_t> ids, std::span<float> weights);
+
 struct PackedExpert {
   PackedMatrix gate;  // [F, H]
   PackedMatrix up;    // [F, H]

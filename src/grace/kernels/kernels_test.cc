@@ -273,6 +273,60 @@ TEST(AGate, EqualsTheReferenceOnRandomLogits) {
   }
 }
 
+// The best expert by plain search, then the best of those it allows.
+TEST(AGateHeldToPartners, EqualsAPlainSearch) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const std::size_t experts = 2 + rng.below(40), top = 1 + rng.below(experts), tokens = 9;
+    const std::size_t partners = top - 1 + rng.below(experts - top + 1);
+    std::vector<char> allowed(experts * experts, 0);
+    for (std::size_t e = 0; e < experts; ++e)
+      for (std::size_t left = partners; left > 0;)
+        if (const std::size_t other = rng.below(experts); other != e && allowed[e * experts + other] == 0) {
+          allowed[e * experts + other] = 1;
+          --left;
+        }
+    const auto logits = random_values(rng, tokens * experts, 4);
+    std::vector<std::uint16_t> ids(tokens * top);
+    std::vector<float> weights(ids.size());
+    const bool normalise = seed % 2 == 0;
+    gate_among(logits, static_cast<int>(experts), static_cast<int>(top), normalise, allowed, ids, weights);
+    for (std::size_t t = 0; t < tokens; ++t) {
+      std::vector<double> left(experts);
+      double all = 0, kept = 0;
+      for (std::size_t e = 0; e < experts; ++e)
+        all += left[e] = std::exp(static_cast<double>(logits[t * experts + e]));
+      std::vector<double> want;
+      for (std::size_t k = 0; k < top; ++k) {
+        const auto best = static_cast<std::size_t>(std::ranges::max_element(left) - left.begin());
+        ASSERT_EQ(ids[t * top + k], best);
+        want.push_back(left[best] / all);
+        kept += want.back();
+        left[best] = -1;
+        for (std::size_t e = 0; k == 0 && e < experts; ++e)
+          if (allowed[best * experts + e] == 0) left[e] = -1;
+      }
+      for (std::size_t k = 0; k < top; ++k)
+        EXPECT_NEAR(weights[t * top + k], normalise ? want[k] / kept : want[k], 2e-6);
+    }
+  }
+}
+
+TEST(AGateHeldToPartners, IsTheFreeGateToTheBitWhereAllArePartners) {
+  Rng rng(3);
+  const auto logits = random_values(rng, 50 * 16, 4);
+  const std::vector<char> all(16 * 16, 1);
+  for (const bool normalise : {false, true}) {
+    std::vector<std::uint16_t> ids(50 * 4), free_ids(ids.size());
+    std::vector<float> weights(ids.size()), free_weights(ids.size());
+    gate_among(logits, 16, 4, normalise, all, ids, weights);
+    gate(logits, 16, 4, normalise, free_ids, free_weights);
+    EXPECT_EQ(ids, free_ids);
+    EXPECT_TRUE(same_bits(weights, free_weights));
+  }
+}
+
 TEST(AGate, ChoosesDistinctExpertsAmongNaNs) {
   const std::vector<float> logits(6, kPoison);
   std::vector<std::uint16_t> ids(3);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "grace/base/check.h"
 
@@ -33,6 +34,11 @@ int Plan::num_devices() const {
   int count = 0;
   for (const int devices : devices_per_node) count += devices;
   return count;
+}
+
+bool Plan::is_lossy() const {
+  return std::ranges::any_of(layers,
+                             [](const LayerPlan& layer) { return !layer.partners_of_expert.empty(); });
 }
 
 int Plan::max_slots(DeviceId device) const {
@@ -89,6 +95,18 @@ Status check_fits(const Plan& plan, int num_experts, const std::vector<int>& dec
                                      planned.size(), what, decoder_layers.size(),
                                      (lacks ? decoder_layers : planned)[common],
                                      lacks ? "not in the plan" : "no MoE layer of it"));
+  }
+  return {};
+}
+
+Status check_partners(const Plan& plan, int experts_per_token) {
+  for (std::size_t ordinal = 0; ordinal < plan.layers.size(); ++ordinal) {
+    const auto& partners = plan.layers[ordinal].partners_of_expert;
+    for (std::size_t expert = 0; expert < partners.size(); ++expert)
+      if (std::cmp_less(partners[expert].size(), experts_per_token - 1))
+        return invalid_input(
+            fmt::format("the plan's layer {}: expert {} has {} partners, a token chooses {} besides its best",
+                        ordinal, expert, partners[expert].size(), experts_per_token - 1));
   }
   return {};
 }

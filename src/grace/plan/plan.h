@@ -29,6 +29,9 @@ struct LayerPlan {
   std::vector<std::vector<ExpertId>> replicas_of_device;   // [D], each ascending
   std::vector<double> predicted_load;                      // [D], assignments expected on each device; WRR weighs by 1/load
   CoverCosts cover = {};                                   // what the policy `cover` pays; other policies ignore it
+  // The experts that a token whose best expert is e may choose besides it, the best partners first: [E][T], or empty, and the gate is free. A gate that
+  // is held to them (C2R, arXiv 2504.01337) chooses other experts than the model's own: the text changes.
+  std::vector<std::vector<ExpertId>> partners_of_expert = {};
 
   // Devices that hold a copy of each expert, [E][copies], the primary's first, replicas ascending.
   // REQUIRES: every expert is in [0, num_experts).
@@ -49,6 +52,8 @@ struct Plan {
   std::map<std::string, std::string> provenance;  // options, seed, trace hash, program version
   std::map<std::string, double> figures;          // predicted; names end in _insample or _heldout
 
+  // Whether some layer holds the gate to partners, so that the model computes something else.
+  bool is_lossy() const;
   int num_moe_layers() const { return static_cast<int>(layers.size()); }
   int num_devices() const;
   // Copies device holds in its fullest layer.
@@ -74,5 +79,9 @@ Status write_plan(const std::filesystem::path& path, const Plan& plan);
 
 // Errors: invalid_input when the plan is for another number of experts or MoE layers, or other decoder layers. `what` names the model in the message.
 Status check_fits(const Plan& plan, int num_experts, const std::vector<int>& decoder_layers, std::string_view what);
+
+
+// Errors: invalid_input where an expert has fewer partners than a token chooses experts besides its best.
+Status check_partners(const Plan& plan, int experts_per_token);
 
 }  // namespace grace

@@ -45,6 +45,7 @@ std::string text_of(const Plan& plan) {
       fmt::join(plan.decoder_layers, ", "));
   put(" \"cluster\": {{\"devices_per_node\": [{}]}},\n", fmt::join(plan.devices_per_node, ", "));
   put(" \"strategy\": {},\n \"routing\": {},\n", quoted(plan.strategy), quoted(plan.routing));
+  if (plan.is_lossy()) put(" \"lossy\": true,\n");
   put(" \"provenance\": {},\n", object_of(plan.provenance, quoted));
   put(" \"figures\": {},\n", object_of(plan.figures, [](double value) { return fmt::format("{}", value); }));
   put(" \"layers\": [");
@@ -61,6 +62,9 @@ std::string text_of(const Plan& plan) {
     if (layer.cover != CoverCosts())
       put(",\n   \"cover\": {{\"node\": {}, \"device\": {}, \"price\": [{}]}}", layer.cover.node,
           layer.cover.device, fmt::join(layer.cover.price, ", "));
+    for (std::size_t expert = 0; expert < layer.partners_of_expert.size(); ++expert)
+      put("{}{}", expert == 0 ? ",\n   \"partners\": [" : ", ", ids_of(layer.partners_of_expert[expert]));
+    if (!layer.partners_of_expert.empty()) put("]");
     put("}}");
   }
   put("\n ]\n}}\n");
@@ -126,6 +130,19 @@ Result<CoverCosts> parse_cover(const Json& layer, std::string_view place) {
   return cover;
 }
 
+// A list of whole numbers in [0, bound] where it stands in a list of lists; `place` names it.
+Result<std::vector<std::vector<ExpertId>>> parse_partners(const Json& layer, std::string_view place,
+                                                          int num_experts) {
+  const Json& lists = *GRACE_TRY(get_array(layer, "partners", place));
+  std::vector<std::vector<ExpertId>> partners;
+  for (std::size_t expert = 0; expert < lists.size(); ++expert) {
+    const Json holder = {{"partners", lists[expert]}};
+    partners.push_back(
+        GRACE_TRY(get_experts(holder, "partners", fmt::format("{}: expert {}", place, expert), num_experts)));
+  }
+  return partners;
+}
+
 Result<LayerPlan> parse_layer(const Json& json, const Plan& plan, std::size_t ordinal,
                               std::string_view place) {
   const Json& devices = *GRACE_TRY(get_array(json, "devices", place));
@@ -143,6 +160,8 @@ Result<LayerPlan> parse_layer(const Json& json, const Plan& plan, std::size_t or
     layer.predicted_load.push_back(GRACE_TRY(get_number(devices[i], "predicted_load", here)));
   }
   if (json.contains("cover")) layer.cover = GRACE_TRY(parse_cover(json, place));
+  if (json.contains("partners"))
+    layer.partners_of_expert = GRACE_TRY(parse_partners(json, place, plan.num_experts));
   return layer;
 }
 
@@ -165,6 +184,17 @@ Status parse_words(const Json& file, std::string_view place, Plan& plan) {
     plan.figures[key] = value.get<double>();
   }
   return {};
+}
+
+// A plan that changes the text says so, and none other does.
+Status check_lossy(const Json& file, const Plan& plan, std::string_view place) {
+  const auto found = file.find("lossy");
+  if (found != file.end() && !found->is_boolean())
+    return invalid_input(fmt::format("{}: lossy is {}, neither true nor false", place, shown(*found)));
+  const bool says_so = found != file.end() && found->get<bool>();
+  if (says_so == plan.is_lossy()) return {};
+  return invalid_input(
+      fmt::format("{}: lossy is {}, but {} layer has partners", place, says_so, says_so ? "no" : "a"));
 }
 
 Result<Plan> plan_of_json(const Json& file, std::string_view place) {
@@ -190,6 +220,7 @@ Result<Plan> plan_of_json(const Json& file, std::string_view place) {
     plan.layers.push_back(GRACE_TRY(parse_layer(layers[i], plan, i, fmt::format("{}: layer {}", place, i))));
   const std::vector<std::string> found = violations(plan);
   if (!found.empty()) return invalid_input(fmt::format("{}: {}", place, found.front()));
+  GRACE_TRY(check_lossy(file, plan, place));
   return plan;
 }
 

@@ -67,6 +67,9 @@ Plan random_plan(Rng& rng) {
           layer.replicas_of_device[device].push_back(ExpertId(expert));
     }
   }
+  if (rng.below(2) == 0)
+    for (int expert = 0; expert < plan.num_experts; ++expert)
+      plan.layers.back().partners_of_expert.push_back({ExpertId((expert + 1) % plan.num_experts)});
   plan.strategy = "random";
   plan.routing = "wrr";
   plan.provenance = {{"seed", "1"}, {"trace \"hash\"", "00ff"}};
@@ -110,6 +113,60 @@ TEST(AVanillaPlan, IsSoundForEveryShape) {
       const Cluster cluster = parse_cluster(shape).value();
       EXPECT_THAT(violations(vanilla_plan("toy", num_experts, {0}, cluster), cluster), IsEmpty()) << shape;
     }
+}
+
+Plan lossy_plan() {
+  Plan plan = small_plan();
+  plan.layers[1].partners_of_expert = {experts({3, 1}), experts({0, 2}), experts({0, 1}), experts({2, 1})};
+  return plan;
+}
+
+TEST(APlanWithPartners, SaysThatItIsLossy) {
+  const Folder folder;
+  EXPECT_FALSE(small_plan().is_lossy());
+  EXPECT_TRUE(lossy_plan().is_lossy());
+  ASSERT_TRUE(write_plan(folder / "plan.json", lossy_plan()).ok());
+  const std::string text = read_text(folder / "plan.json").value();
+  EXPECT_THAT(text, HasSubstr("\"lossy\": true"));
+  EXPECT_EQ(parse_plan(text, "p").value(), lossy_plan());
+  ASSERT_TRUE(write_plan(folder / "plan.json", small_plan()).ok());
+  EXPECT_THAT(read_text(folder / "plan.json").value(), Not(HasSubstr("lossy")));
+  const auto refused = [&](std::string_view was, std::string_view is) {
+    std::string other = text;
+    other.replace(other.find(was), was.size(), is);
+    const auto parsed = parse_plan(other, "p");
+    return parsed.ok() ? "ok" : parsed.error().message;
+  };
+  EXPECT_EQ(refused("\"lossy\": true", "\"lossy\": false"), "p: lossy is false, but a layer has partners");
+  EXPECT_EQ(refused("\"lossy\": true", "\"lossy\": 1"), "p: lossy is 1, neither true nor false");
+  EXPECT_EQ(refused("\"lossy\": true", "\"loss\": true"), "p: lossy is false, but a layer has partners");
+  EXPECT_EQ(refused("[3, 1]", "[3, 9]"),
+            "p: layer 1: expert 0: partners[1] is 9, not a whole number in [0, 3]");
+}
+
+TEST(APlanWithPartners, IsFaultyWhereTheyAreNone) {
+  const auto fault = [](auto change) {
+    Plan plan = lossy_plan();
+    change(plan.layers[1].partners_of_expert);
+    const auto found = violations(plan);
+    return found.empty() ? "none" : found.front();
+  };
+  EXPECT_EQ(fault([](auto&) {}), "none");
+  EXPECT_EQ(fault([](auto& lists) { lists.pop_back(); }), "layer 1: partners of 3 experts, the plan has 4");
+  EXPECT_EQ(fault([](auto& lists) { lists[2].clear(); }), "layer 1: expert 2 has no partner");
+  EXPECT_EQ(fault([](auto& lists) { lists[2][0] = ExpertId(2); }), "layer 1: expert 2 is its own partner");
+  EXPECT_EQ(fault([](auto& lists) { lists[2][0] = ExpertId(1); }), "layer 1: expert 2 has partner 1 twice");
+  EXPECT_EQ(fault([](auto& lists) { lists[2][0] = ExpertId(4); }),
+            "layer 1: expert 2 has partner 4, which is outside [0, 4)");
+}
+
+TEST(APlanWithPartners, NeedsEnoughForATokensChoices) {
+  EXPECT_TRUE(check_partners(small_plan(), 4).ok());
+  EXPECT_TRUE(check_partners(lossy_plan(), 3).ok());
+  const Status refused = check_partners(lossy_plan(), 4);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message,
+            "the plan's layer 1: expert 0 has 2 partners, a token chooses 3 besides its best");
 }
 
 TEST(APlan, ListsThePrimarysDeviceBeforeTheReplicas) {

@@ -1,6 +1,8 @@
 // What makes a plan sound: the one oracle of tests, readers and `grace check`.
 #include <cmath>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "grace/base/findings.h"
 #include "grace/base/limits.h"
@@ -78,6 +80,7 @@ class LayerCheck {
         !has_lists(layer_.predicted_load.size(), num_devices, "predicted loads"))
       return;
     check_cover(num_devices);
+    check_partner_lists();
     const auto size = static_cast<std::size_t>(num_experts_);
     primary_device_.assign(size, -1);
     last_device_.assign(size, -1);
@@ -114,6 +117,30 @@ class LayerCheck {
     check(cover.node, "cover cost of a node");
     check(cover.device, "cover cost of a device");
     for (const double price : cover.price) check(price, "price");
+  }
+
+  void check_partner_lists() {
+    const auto& lists = layer_.partners_of_expert;
+    if (lists.empty()) return;
+    if (std::cmp_not_equal(lists.size(), num_experts_)) {
+      found_.add("layer {}: partners of {} experts, the plan has {}", ordinal_, lists.size(), num_experts_);
+      return;
+    }
+    std::vector<std::int32_t> seen(lists.size(), -1);  // the last expert that has it for a partner
+    for (std::size_t expert = 0; expert < lists.size() && !found_.full(); ++expert) {
+      const auto here = static_cast<std::int32_t>(expert);
+      if (lists[expert].empty() && lists.size() > 1)
+        found_.add("layer {}: expert {} has no partner", ordinal_, here);
+      for (const ExpertId partner : lists[expert]) {
+        if (partner.value < 0 || partner.value >= num_experts_)
+          found_.add("layer {}: expert {} has partner {}, which is outside [0, {})", ordinal_, here,
+                     partner.value, num_experts_);
+        else if (partner.value == here)
+          found_.add("layer {}: expert {} is its own partner", ordinal_, here);
+        else if (std::exchange(seen[partner.idx()], here) == here)
+          found_.add("layer {}: expert {} has partner {} twice", ordinal_, here, partner.value);
+      }
+    }
   }
 
   void visit(std::size_t device, const std::vector<ExpertId>& experts, bool primary) {

@@ -6,18 +6,22 @@
 #include "grace/base/check.h"
 #include "grace/planner/joint/bounds.h"
 #include "grace/planner/planner.h"
+#include "grace/routing/partners.h"
 
 namespace grace {
 namespace {
 
 // The batch as the bounds take it: the judge's tokens on the judge's sources.
-joint::SearchTokens tokens_of(const Trace& trace, MoeOrdinal layer, const JudgeTokens& tokens,
-                              std::size_t count) {
+joint::SearchTokens tokens_of(const Trace& trace, MoeOrdinal layer, const LayerPlan& plan,
+                              const JudgeTokens& tokens, std::size_t count) {
   joint::SearchTokens out;
   out.num_experts = trace.num_experts;
   out.load.assign(static_cast<std::size_t>(trace.num_experts), 0);
   for (std::size_t i = 0; i < count; ++i) {
-    for (const std::uint16_t expert : trace.choices(tokens.rows[i], layer)) {
+    const auto free = trace.choices(tokens.rows[i], layer);
+    std::vector<std::uint16_t> choices(free.begin(), free.end());
+    hold_to_partners(plan, choices, trace.weights(tokens.rows[i], layer));
+    for (const std::uint16_t expert : choices) {
       if (expert == kNotRouted) continue;
       out.experts.push_back(expert);
       ++out.load[expert];
@@ -58,7 +62,8 @@ Result<Certificate> certify(const Plan& plan, const Trace& trace, const JudgeTok
   const Objective objective{aim, {}, batch};
   std::vector<Certificate> of_layer(plan.layers.size());
   pool.for_each(of_layer.size(), [&](std::size_t m, int) {
-    const joint::SearchTokens layer_tokens = tokens_of(trace, MoeOrdinal(static_cast<int>(m)), first, count);
+    const joint::SearchTokens layer_tokens =
+        tokens_of(trace, MoeOrdinal(static_cast<int>(m)), plan.layers[m], first, count);
     Certificate& certificate = of_layer[m];
     certificate.routed = value_of(figures[m], aim);
     certificate.max_over_mean = figures[m].load_max_over_mean;

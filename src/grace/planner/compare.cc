@@ -249,7 +249,7 @@ Result<Contender> parse_contender(std::string_view name) {
     return invalid_input(
         fmt::format("strategy: '{}' is not one of {}, {}, padded, allgather, nor one of them with {}", name,
                     fmt::join(names, ", "), kKnee, kFeedback));
-  if (strategy == "occult") contender.dispatch = Dispatch::kPerDevice;
+  if (strategy == "occult" || strategy == "c2r") contender.dispatch = Dispatch::kPerDevice;
   contender.takes_slots = strategy.starts_with("joint") || strategy.starts_with("eplb");
   return contender;
 }

@@ -5,6 +5,7 @@
 
 #include "grace/base/check.h"
 #include "grace/base/rng.h"
+#include "grace/routing/partners.h"
 #include "grace/routing/routing.h"
 
 namespace grace {
@@ -12,14 +13,16 @@ namespace {
 
 class LayerJudge {
  public:
-  LayerJudge(const Trace& trace, MoeOrdinal layer, const Cluster& cluster, const JudgeOptions& options,
-             std::vector<std::unique_ptr<Router>> routers)
+  LayerJudge(const Trace& trace, MoeOrdinal layer, const Plan& plan, const Cluster& cluster,
+             const JudgeOptions& options, std::vector<std::unique_ptr<Router>> routers)
       : trace_(trace),
+        plan_(plan.layers[layer.idx()]),
         layer_(layer),
         cluster_(cluster),
         options_(options),
         routers_(std::move(routers)),
         counter_(cluster, trace.num_experts, options.dispatch),
+        choices_(static_cast<std::size_t>(trace.experts_per_token)),
         devices_(static_cast<std::size_t>(trace.experts_per_token)) {}
 
   void batch(const JudgeTokens& tokens, std::size_t begin, std::size_t end) {
@@ -30,9 +33,10 @@ class LayerJudge {
       if ((i - begin) % every == 0)
         for (const std::unique_ptr<Router>& router : routers_)
           router->observe(counter_.counts().load, expected);
-      const std::span<const std::uint16_t> choices = trace_.choices(tokens.rows[i], layer_);
-      routers_[tokens.source[i].idx()]->route(choices, trace_.experts_per_token, devices_);
-      counter_.add(tokens.source[i], choices, devices_, trace_.experts_per_token);
+      std::ranges::copy(trace_.choices(tokens.rows[i], layer_), choices_.begin());
+      hold_to_partners(plan_, choices_, trace_.weights(tokens.rows[i], layer_));
+      routers_[tokens.source[i].idx()]->route(choices_, trace_.experts_per_token, devices_);
+      counter_.add(tokens.source[i], choices_, devices_, trace_.experts_per_token);
     }
     sum_.add(counter_.counts(), cluster_, options_.sizes);
   }
@@ -40,11 +44,13 @@ class LayerJudge {
 
  private:
   const Trace& trace_;
+  const LayerPlan& plan_;
   MoeOrdinal layer_;
   const Cluster& cluster_;
   const JudgeOptions& options_;
   std::vector<std::unique_ptr<Router>> routers_;  // [D]
   BatchCounter counter_;
+  std::vector<std::uint16_t> choices_;  // of one token, as the devices_
   std::vector<std::int32_t> devices_;
   FigureSum sum_;
 };
@@ -87,9 +93,10 @@ Result<std::vector<Figures>> judge(const Plan& plan, const Trace& trace, const J
   GRACE_TRY(check_fits(plan, trace.num_experts, trace.decoder_layers, "trace of " + trace.model));
   const std::vector<std::string> faults = violations(plan, cluster);
   if (!faults.empty()) return invalid_input("plan: " + faults.front());
+  GRACE_TRY(check_partners(plan, trace.experts_per_token));
   std::vector<LayerJudge> judges;
   for (std::size_t m = 0; m < plan.layers.size(); ++m)
-    judges.emplace_back(trace, MoeOrdinal(static_cast<int>(m)), cluster, options,
+    judges.emplace_back(trace, MoeOrdinal(static_cast<int>(m)), plan, cluster, options,
                         GRACE_TRY(routers_of(plan, m, cluster)));
   std::vector<Figures> figures(judges.size());
   const auto batch = static_cast<std::size_t>(options.batch);

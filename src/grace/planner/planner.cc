@@ -24,6 +24,7 @@ constexpr std::array kStrategies = {
     Strategy{"grace-hg-fr-wrr", false, &grace_hg_fr_wrr_layers},
     Strategy{"grace-hg-dr-wrr", false, &grace_hg_dr_wrr_layers},
     Strategy{"occult", false, &occult_layers},
+    Strategy{"c2r", false, &c2r_layers},
     Strategy{"eplb", false, &eplb_layers},
     Strategy{"eplb-flat", false, &eplb_flat_layers},
     Strategy{"eplb-cover", false, &eplb_cover_layers},
@@ -132,6 +133,10 @@ Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions
         trace.num_experts, trace.experts_per_token));
   if (cluster.num_devices() < 1)
     return invalid_input(fmt::format("cluster {}: has no device, needs at least 1", cluster.name));
+  if (const int least = std::max(1, trace.experts_per_token - 1);
+      options.partners != 0 && (options.partners < least || options.partners >= trace.num_experts))
+    return invalid_input(
+        fmt::format("partners: {} is outside [{}, {}]", options.partners, least, trace.num_experts - 1));
   GRACE_TRY(check_slots(cluster, trace.num_experts));
   return check_budget(trace, cluster, options);
 }
@@ -203,6 +208,10 @@ std::vector<std::string_view> strategy_names() {
   std::vector<std::string_view> names;
   for (const Strategy& strategy : kStrategies) names.push_back(strategy.name);
   return names;
+}
+
+int partners_for(int option, int num_experts, int experts_per_token) {
+  return std::min(option > 0 ? option : 2 * experts_per_token, num_experts - 1);
 }
 
 bool needs_sizes(std::string_view strategy) {

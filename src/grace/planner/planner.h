@@ -30,10 +30,15 @@ struct PlanOptions {
   double memory_bytes = 0;
   // The sizes and the batch for which `joint` minimises layer time; the strategy sets the aim.
   Objective objective = {};
+  // Experts that c2r lets a token choose besides its best, in [K - 1, E - 1]; 0: 2 K, or as many as there
+  // are.
+  int partners = 0;
   double effort = 1;  // of the search of `joint`: its proposals, relative to the default
 };
 
 std::vector<std::string_view> strategy_names();
+// Of each expert under PlanOptions::partners.
+int partners_for(int option, int num_experts, int experts_per_token);
 // Whether the strategy minimises seconds, and so needs objective.sizes; false for an unknown one.
 bool needs_sizes(std::string_view strategy);
 

@@ -54,6 +54,7 @@ StrategyOutput grace_free_layers(const StrategyInput& input);       // as grace,
 StrategyOutput grace_hg_fr_wrr_layers(const StrategyInput& input);  // as grace, one host a hot expert, wrr
 StrategyOutput grace_hg_dr_wrr_layers(const StrategyInput& input);  // as grace, routed by wrr
 StrategyOutput occult_layers(const StrategyInput& input);           // equal sizes at one level, no copies
+StrategyOutput c2r_layers(const StrategyInput& input);   // as occult, and the gate held to partners: lossy
 StrategyOutput eplb_layers(const StrategyInput& input);  // by load alone; by node where E % N == 0, else flat
 StrategyOutput eplb_flat_layers(const StrategyInput& input);  // by load alone over all devices
 

@@ -91,6 +91,7 @@ Status check_workload(const Trace& trace, const Plan& plan, const Cluster& clust
   GRACE_TRY(check_fits(plan, trace.num_experts, trace.decoder_layers, "trace of " + trace.model));
   const std::vector<std::string> faults = violations(plan, cluster);
   if (!faults.empty()) return invalid_input("plan: " + faults.front());
+  GRACE_TRY(check_partners(plan, trace.experts_per_token));
   if (workload.prefill == 0) return {};
   const auto at_least_1 = [](const char* what, int value) -> Status {
     if (value >= 1) return {};

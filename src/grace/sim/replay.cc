@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "grace/routing/partners.h"
 #include "grace/routing/routing.h"
 #include "grace/sim/passes.h"
 
@@ -14,9 +15,10 @@ namespace {
 // One layer's routers and what they have sent so far.
 class LayerRun {
  public:
-  LayerRun(const Trace& trace, MoeOrdinal layer, const Cluster& cluster, const ReplayOptions& options,
-           std::vector<std::unique_ptr<Router>> routers)
+  LayerRun(const Trace& trace, MoeOrdinal layer, const Plan& plan, const Cluster& cluster,
+           const ReplayOptions& options, std::vector<std::unique_ptr<Router>> routers)
       : trace_(trace),
+        plan_(plan.layers[layer.idx()]),
         layer_(layer),
         cluster_(cluster),
         options_(options),
@@ -55,6 +57,7 @@ class LayerRun {
     for (const std::int64_t token : tokens) {
       const std::span<const std::uint16_t> of_token = trace_.choices(token, layer_);
       choices_.insert(choices_.end(), of_token.begin(), of_token.end());
+      hold_to_partners(plan_, std::span(choices_).last(of_token.size()), trace_.weights(token, layer_));
     }
     device_of_choice_.resize(choices_.size());
     routers_[device]->route(choices_, trace_.experts_per_token, device_of_choice_);
@@ -62,6 +65,7 @@ class LayerRun {
   }
 
   const Trace& trace_;
+  const LayerPlan& plan_;
   const MoeOrdinal layer_;
   const Cluster& cluster_;
   const ReplayOptions& options_;
@@ -86,7 +90,7 @@ Result<Replay> replay(const Trace& trace, const Plan& plan, const Cluster& clust
   GRACE_TRY(sim::check_workload(trace, plan, cluster, options.batch, options.workload));
   std::vector<LayerRun> runs;
   for (int m = 0; m < plan.num_moe_layers(); ++m)
-    runs.emplace_back(trace, MoeOrdinal(m), cluster, options,
+    runs.emplace_back(trace, MoeOrdinal(m), plan, cluster, options,
                       GRACE_TRY(sim::make_routers(plan, MoeOrdinal(m), cluster)));
   const std::vector<sim::Pass> steps =
       sim::passes_of(trace, options.batch, options.workload, cluster.num_devices(), 0);

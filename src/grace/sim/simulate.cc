@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "grace/base/check.h"
+#include "grace/routing/partners.h"
 #include "grace/routing/routing.h"
 #include "grace/sim/passes.h"
 
@@ -30,9 +31,10 @@ std::int64_t tokens_of(const Pass& pass) {
 // One MoE layer's routers and what they have done so far.
 class LayerRun {
  public:
-  LayerRun(const Trace& trace, MoeOrdinal layer, const Cluster& cluster, const SimulateOptions& options,
-           std::vector<std::unique_ptr<Router>> routers)
+  LayerRun(const Trace& trace, MoeOrdinal layer, const Plan& plan, const Cluster& cluster,
+           const SimulateOptions& options, std::vector<std::unique_ptr<Router>> routers)
       : trace_(trace),
+        plan_(plan.layers[layer.idx()]),
         layer_(layer),
         cluster_(cluster),
         options_(options),
@@ -96,8 +98,9 @@ class LayerRun {
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t ahead = std::min(begin + i + kRowsAhead, tokens.size() - 1);
       __builtin_prefetch(trace_.choices(tokens[ahead], layer_).data());
-      std::ranges::copy(trace_.choices(tokens[begin + i], layer_),
-                        choices_.begin() + static_cast<std::ptrdiff_t>(i * top_k));
+      const std::span of_token = std::span(choices_).subspan(i * top_k, top_k);
+      std::ranges::copy(trace_.choices(tokens[begin + i], layer_), of_token.begin());
+      hold_to_partners(plan_, of_token, trace_.weights(tokens[begin + i], layer_));
     }
     const std::span choices = std::span(choices_).first(count * top_k);
     const std::span devices = std::span(device_of_choice_).first(count * top_k);
@@ -106,6 +109,7 @@ class LayerRun {
   }
 
   const Trace& trace_;
+  const LayerPlan& plan_;
   const MoeOrdinal layer_;
   const Cluster& cluster_;
   const SimulateOptions& options_;
@@ -259,7 +263,7 @@ Result<Simulation> simulate(const Trace& trace, const Plan& plan, const Cluster&
       status[m] = routers.error();
       return;
     }
-    LayerRun run(trace, layer, cluster, options, std::move(routers).value());
+    LayerRun run(trace, layer, plan, cluster, options, std::move(routers).value());
     for (std::size_t p = 0; p < passes.size(); ++p) run.pass(passes[p], record_of(p));
     result.layers[m] = run.finish();
     const std::int64_t layers_done = ++done;

@@ -137,7 +137,7 @@ class SlowSimulation {
         for (int d = 0; d < devices(); ++d)
           routers_[{m, d}]->observe(so_far, static_cast<std::int64_t>(fed.size()) * trace_.experts_per_token);
       }
-      const auto choices = trace_.choices(one.token, MoeOrdinal(static_cast<std::int32_t>(m)));
+      const std::vector<std::uint16_t> choices = slow::held_choices(trace_, plan_, m, one.token);
       std::vector<std::int32_t> chosen(choices.size());
       routers_[{m, one.device}]->route(choices, trace_.experts_per_token, chosen);
       std::set<int> used, nodes;

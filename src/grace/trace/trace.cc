@@ -35,6 +35,13 @@ std::span<const std::uint16_t> Trace::choices(std::int64_t token, MoeOrdinal lay
   return std::span(topk_ids).subspan(row * width, width);
 }
 
+std::span<const float> Trace::weights(std::int64_t token, MoeOrdinal layer) const {
+  if (topk_weights.empty()) return {};
+  const auto row = static_cast<std::size_t>(token) * decoder_layers.size() + layer.idx();
+  const auto width = static_cast<std::size_t>(experts_per_token);
+  return std::span(topk_weights).subspan(row * width, width);
+}
+
 std::int64_t Trace::prompt_length(int sequence) const {
   const auto s = static_cast<std::size_t>(sequence);
   if (!prompt_lengths.empty()) return prompt_lengths[s];

@@ -40,6 +40,8 @@ struct Trace {
   int num_sequences() const { return sequence_offsets.empty() ? 0 : static_cast<int>(sequence_offsets.size()) - 1; }
   // The K choices of one token in one layer.
   std::span<const std::uint16_t> choices(std::int64_t token, MoeOrdinal layer) const;
+  // Their gate weights, or nothing where none are recorded.
+  std::span<const float> weights(std::int64_t token, MoeOrdinal layer) const;
   // Tokens of sequence s that were prompt (the rest were decoded one by one).
   std::int64_t prompt_length(int sequence) const;
   bool operator==(const Trace&) const = default;

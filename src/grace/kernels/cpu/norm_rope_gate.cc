@@ -31,16 +31,19 @@ void softmax(std::span<const float> logits, std::span<float> probabilities) {
 }
 
 // The K largest by repeated search: K is small, ties go to the lower id, and a NaN among the logits cannot
-// break an ordering.
-void choose_largest(std::span<const float> probabilities, std::span<std::uint16_t> ids,
-                    std::span<float> weights, std::vector<char>& taken) {
+// break an ordering. allowed: [E, E], or empty and all are: with the first choice, who may come after it.
+void choose_largest(std::span<const float> probabilities, std::span<const char> allowed,
+                    std::span<std::uint16_t> ids, std::span<float> weights, std::vector<char>& taken) {
   taken.assign(probabilities.size(), 0);
   for (std::size_t k = 0; k < ids.size(); ++k) {
     std::size_t best = probabilities.size();
     for (std::size_t e = 0; e < probabilities.size(); ++e) {
       if (taken[e] == 0 && (best == probabilities.size() || probabilities[e] > probabilities[best])) best = e;
     }
+    GRACE_CHECK(best < taken.size(), "fewer experts are allowed than a token chooses");
     taken[best] = 1;
+    for (std::size_t e = 0; k == 0 && !allowed.empty() && e < taken.size(); ++e)
+      if (allowed[best * taken.size() + e] == 0) taken[e] = 1;
     ids[k] = static_cast<std::uint16_t>(best);
     weights[k] = probabilities[best];
   }
@@ -92,10 +95,16 @@ void rope(std::span<float> x, int heads, int head_dim, std::span<const std::int3
 
 void gate(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
           std::span<std::uint16_t> ids, std::span<float> weights) {
+  gate_among(logits, num_experts, experts_per_token, normalise, {}, ids, weights);
+}
+
+void gate_among(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
+                std::span<const char> allowed, std::span<std::uint16_t> ids, std::span<float> weights) {
   const auto experts = static_cast<std::size_t>(num_experts);
   const auto top = static_cast<std::size_t>(experts_per_token);
   GRACE_CHECK(top > 0 && top <= experts && logits.size() % experts == 0,
               "logits are not [T, E], or K is outside [1, E]");
+  GRACE_CHECK(allowed.empty() || allowed.size() == experts * experts, "allowed is not [E, E]");
   const std::size_t tokens = logits.size() / experts;
   GRACE_CHECK(ids.size() == tokens * top && weights.size() == tokens * top, "ids and weights are not [T, K]");
   std::vector<float> probabilities(experts);
@@ -103,7 +112,7 @@ void gate(std::span<const float> logits, int num_experts, int experts_per_token,
   for (std::size_t t = 0; t < tokens; ++t) {
     softmax(logits.subspan(t * experts, experts), probabilities);
     const auto chosen = weights.subspan(t * top, top);
-    choose_largest(probabilities, ids.subspan(t * top, top), chosen, taken);
+    choose_largest(probabilities, allowed, ids.subspan(t * top, top), chosen, taken);
     if (!normalise) continue;
     float sum = 0;
     for (const float w : chosen) sum += w;
