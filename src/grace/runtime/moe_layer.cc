@@ -17,12 +17,23 @@ constexpr int kNotHere = -1;
 // cache, few enough to share out.
 constexpr std::size_t kRowsPerItem = 64;
 
+std::vector<char> allowed_by(const LayerPlan& plan) {
+  const std::size_t experts = plan.partners_of_expert.size();
+  std::vector<char> allowed(experts * experts, 0);
+  for (std::size_t best = 0; best < experts; ++best)
+    for (const ExpertId partner : plan.partners_of_expert[best])
+      allowed[best * experts + partner.idx()] = 1;
+  return allowed;
+}
+
 }  // namespace
 
 Result<MoeLayer> MoeLayer::make(const RankContext& context, const Plan& plan, MoeOrdinal layer,
                                 LayerWeights& weights, std::vector<ExpertWeights> experts) {
+  GRACE_TRY(check_partners(plan, context.config.experts_per_token));
   MoeLayer made;
   made.plan_ = plan.layers[layer.idx()];
+  made.allowed_ = allowed_by(made.plan_);
   made.policy_ = plan.routing;
   made.norm_ = std::move(weights.post_attention_norm);
   made.gate_ = pack_and_free(weights.router);
@@ -123,8 +134,8 @@ void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choice
   kernels::matmul(x, gate_, logits, context.pool);
   choices.experts.assign(tokens * static_cast<std::size_t>(config.experts_per_token), kNotChosen);
   choices.weights.assign(choices.experts.size(), 0.0F);
-  kernels::gate(logits, config.num_experts, config.experts_per_token, config.norm_topk_prob, choices.experts,
-                choices.weights);
+  kernels::gate_among(logits, config.num_experts, config.experts_per_token, config.norm_topk_prob, allowed_,
+                      choices.experts, choices.weights);
 }
 
 Status MoeLayer::check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const {

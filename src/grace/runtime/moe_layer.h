@@ -47,6 +47,8 @@ class MoeLayer {
   Status serve(const RankContext& context, ExpertExchange& exchange, std::span<const float> x,
                const Choices& choices, std::span<float> h, LayerCounters& counters);
 
+  const LayerPlan& plan() const { return plan_; }
+
  private:
   void gate(const RankContext& context, std::span<const float> x, Choices& choices) const;
   Status check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const;
@@ -55,6 +57,7 @@ class MoeLayer {
                    std::vector<float>& outputs) const;
 
   LayerPlan plan_;
+  std::vector<char> allowed_;  // [E, E] kernels::gate_among's, or empty and the gate is free
   std::string policy_;
   std::vector<float> norm_;
   kernels::PackedMatrix gate_;

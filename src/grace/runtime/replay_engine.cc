@@ -6,6 +6,7 @@
 #include "grace/base/check.h"
 #include "grace/base/rng.h"
 #include "grace/kernels/kernels.h"
+#include "grace/routing/partners.h"
 #include "grace/runtime/agreement.h"
 #include "grace/runtime/context.h"
 #include "grace/runtime/expert_exchange.h"
@@ -33,6 +34,7 @@ class ReplayEngine final : public Engine {
         counters_(config_.moe_layers.size()) {}
 
   Status load(const Plan& plan) {
+    GRACE_TRY(check_partners(plan, config_.experts_per_token));
     const std::uint64_t seed = Rng(source_.seed).fork(kWeights).next();
     for (int l = 0; l < config_.num_layers; ++l)
       layers_.push_back(GRACE_TRY(MoeLayer::make_random(context_, plan, MoeOrdinal(l), seed)));
@@ -100,6 +102,8 @@ class ReplayEngine final : public Engine {
       const auto chosen = source_.trace.choices(row, MoeOrdinal(static_cast<int>(layer)));
       for (const std::uint16_t expert : chosen)
         choices.experts.push_back(expert == kNotRouted ? kNotChosen : expert);
+      hold_to_partners(layers_[layer].plan(), std::span(choices.experts).last(chosen.size()),
+                       source_.trace.weights(row, MoeOrdinal(static_cast<int>(layer))));
     }
     choices.weights.assign(choices.experts.size(), 1.0F / static_cast<float>(config_.experts_per_token));
     return choices;
