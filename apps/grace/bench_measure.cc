@@ -32,7 +32,7 @@ void keep_worse(TextDifference& worst, const TextDifference& other) {
 }
 
 void add_round(RecordedRun run, const RecordedRun& reference, double bound, Measured& measured) {
-  keep_worse(measured.difference, difference(reference, run, bound));
+  keep_worse(measured.difference, difference_of(reference.outputs, reference.margins, run.outputs, bound));
   measured.outputs_hash = hash_of(run.outputs);
   measured.rounds.push_back(
       {summarise(run.record), run.record.prefill_s, run.record.decode_s, run.record.new_tokens});

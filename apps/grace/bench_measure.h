@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench_contenders.h"
-#include "near_ties.h"
+#include "grace/runtime/near_ties.h"
 #include "recorded_run.h"
 #include "run_summary.h"
 

@@ -85,7 +85,8 @@ Values values_of(const Measured& measured, const RunFigure& figure) {
 
 double median(Values values) {
   std::ranges::sort(values);
-  return values[values.size() / 2];
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 std::string cell_of(const Values& values) {
@@ -141,6 +142,12 @@ report::Table table_of(const Measurements& measured, const std::vector<Row>& row
     for (const Values& values : row.of_contender) cells.push_back(cell_of(values));
   }
   return table;
+}
+
+// "3 prompts differ, 2 of them at near-ties (margin within 2.50e-06 of the largest logit)".
+std::string sentence_of(const TextDifference& difference, double bound) {
+  return fmt::format("{} prompts differ, {} of them at near-ties (margin within {:.2e} of the largest logit)",
+                     difference.prompts, difference.near_ties, bound);
 }
 
 std::string same_text_cell(const TextDifference& difference) {

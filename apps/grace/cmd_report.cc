@@ -50,6 +50,23 @@ report::Table run_table(const RunRecord& record) {
   return table;
 }
 
+Json json_of(const PhaseSummary& phase) {
+  return {{"cross_node_bytes", phase.cross_node_bytes()},
+          {"busiest_node_bytes", phase.busiest_node_bytes},
+          {"intra_node_bytes", phase.intra_node_bytes()},
+          {"load_deviation", phase.load_deviation},
+          {"critical_s", phase.critical_s},
+          {"exchange_s", phase.exchange_s},
+          {"experts_s", phase.experts_s},
+          {"moe_s", phase.moe_s},
+          {"all_to_all_s", phase.all_to_all_s},
+          {"idle_s", phase.idle_s}};
+}
+
+Json json_of(const RunSummary& sum) {
+  return {{"whole", json_of(sum.whole)}, {"prefill", json_of(sum.prefill)}, {"decode", json_of(sum.decode)}};
+}
+
 Result<int> report(const Flags& flags) {
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const Plan plan = GRACE_TRY(read_plan(flags.plan));
@@ -64,9 +81,11 @@ Result<int> report(const Flags& flags) {
                              trace.num_sequences(), cluster.name);
   page.tables.push_back(table_of(plan, figures_of(plan, stats, 0)));
   GRACE_TRY(add_plan_pictures(page, trace, plan, cluster, dispatch, stats));
+  Json json = {{"html", flags.html}};
   if (!flags.run.empty()) {
     const RunRecord record = GRACE_TRY(read_record(flags.run));
     page.tables.push_back(run_table(record));
+    json["run"] = json_of(summarise(record));
     page.timelines.push_back(layer_timeline(record, 0, 0));
     if (!flags.timeline.empty())
       GRACE_TRY(write_text_atomically(flags.timeline, report::chrome_trace(page.timelines.back())));
@@ -75,7 +94,7 @@ Result<int> report(const Flags& flags) {
   }
   GRACE_TRY(write_text_atomically(flags.html, report::html(page)));
   if (flags.json)
-    print_json({{"html", flags.html}});
+    print_json(json);
   else
     print(fmt::format("{}: written\n", flags.html));
   return 0;

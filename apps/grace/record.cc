@@ -11,7 +11,7 @@ namespace grace::app {
 namespace {
 
 constexpr std::int64_t kMost = std::int64_t{1} << 60;
-constexpr std::int64_t kMostParts =
+constexpr std::int64_t kMostCells =
     1 << 20;  // ranks, steps, layers: beyond any run, so that a wrong file asks for no memory
 
 // Fields of a layer's line, in their order.
@@ -116,10 +116,10 @@ Result<RunRecord> run_line(const Json& line, const std::string& place) {
   record.one_clock = GRACE_TRY(get_bool(line, "one_clock", place));
   const std::int64_t ranks = GRACE_TRY(get_int(line, "ranks", place, 1, 1024));
   record.devices_per_node = GRACE_TRY(node_sizes(line, place, ranks));
-  const std::int64_t steps = GRACE_TRY(get_int(line, "steps", place, 0, kMostParts));
+  const std::int64_t steps = GRACE_TRY(get_int(line, "steps", place, 0, kMostCells));
   const std::int64_t layers = GRACE_TRY(get_int(line, "layers", place, 1, 1024));
   record.decode_steps = GRACE_TRY(get_int(line, "decode_steps", place, 0, steps));
-  if (ranks * steps * layers > 16 * kMostParts)
+  if (ranks * steps * layers > 16 * kMostCells)
     return invalid_input(place + ": more steps than a record holds");
   record.steps.assign(static_cast<std::size_t>(ranks),
                       std::vector(static_cast<std::size_t>(steps),

@@ -26,14 +26,6 @@ struct TokenMargin {
   std::int32_t second = kNoToken;  // id of the second best, ties to the lower one
 };
 
-// By what share of the largest |logit| rounding can move the margin of two logits, to first order: 2 L eps.
-// eps is by what share of its terms' sizes a layer's sum over K experts can differ between two ways of adding
-// it: 2 (K-1) u with reduced results, u = 2^-24, none with exact ones; vectors that travel as bf16 add
-// 2 * 2^-8, a half unit on each of two ways. L layers add their differences to the residual, whose size the
-// bound takes for theirs, and both logits may move. Two texts of the same tokens so far, chosen greedily,
-// that part at a margin within it are a near-tie: their next token is up to rounding.
-double near_tie_bound(const ModelConfig& config, Combine combine, bool bf16_wire);
-
 struct GenerateResult {
   std::vector<std::vector<std::int32_t>>
       outputs;                                    // [prompts], in their order, on every rank; new tokens only
