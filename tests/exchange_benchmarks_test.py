@@ -30,15 +30,16 @@ NO_LAB = why_no_lab()
 
 
 def exchange(*arguments: object, **options) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, SOURCE / "tools/exchange_benchmarks.py", *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
+    words = [sys.executable, SOURCE / "tools/exchange_benchmarks.py", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, **options)
 
 
 def made_up_trace(tokens_of_sequence: list[int], layers: int = 3, experts: int = 8, k: int = 2) -> trace.Trace:
     """Token t of layer l chooses experts t + l, t + l + 1, ... mod E."""
     offsets = [sum(tokens_of_sequence[:count]) for count in range(len(tokens_of_sequence) + 1)]
     ids = bytes((token + layer + choice) % experts for token in range(offsets[-1]) for layer in range(layers) for choice in range(k))
-    known = {"format_version": "1", "model": "made-up", "num_experts": str(experts), "experts_per_token": str(k), "decoder_layers": json.dumps(list(range(1, 1 + layers))),
-             "phase": "prefill", "source": "a test"}
+    known = {"format_version": "1", "model": "made-up", "num_experts": str(experts), "experts_per_token": str(k),
+             "decoder_layers": json.dumps(list(range(1, 1 + layers))), "phase": "prefill", "source": "a test"}
     return trace.Trace(known, "U8", ids, offsets)
 
 
@@ -77,40 +78,37 @@ class ATraceToCut(unittest.TestCase):
 
 class ACount(unittest.TestCase):
     def test_is_that_of_a_hand_made_batch(self):
-        # Four experts, one a device of 2x2, two a token. Prompts of one token on devices 0..3; token t chooses t and t + 1.
-        counted = workload.count(made_up_trace([1, 1, 1, 1], layers=1, experts=4), 4, 1, 2, 2, once_a_node=False)
-        self.assertEqual((counted.out_of_node, counted.local, counted.pairs), ([[1, 1]], 4, 8))
+        # Four experts, one a device, two a token. Prompts of one token on devices 0..3; token t chooses t and t + 1.
+        self.assertEqual(workload.count(made_up_trace([1, 1, 1, 1], layers=1, experts=4), 4, 1, 4), workload.Counted(8, 4))
         # Prompts of two tokens begin anew: both tokens of a prompt are the same row.
-        self.assertEqual(workload.count(made_up_trace([1, 1, 1, 1], layers=1, experts=4), 4, 2, 2, 2, once_a_node=False).pairs, 16)
-
-    def test_takes_a_node_once_where_it_is_sent_to_once(self):
-        one = made_up_trace([1], layers=1, experts=4, k=4)
-        self.assertEqual(workload.count(one, 1, 1, 2, 2, once_a_node=False).out_of_node, [[2, 0]])
-        self.assertEqual(workload.count(one, 1, 1, 2, 2, once_a_node=True).out_of_node, [[1, 0]])
-        self.assertEqual(workload.count(one, 1, 1, 2, 2, once_a_node=True).busier_share, 1)
+        self.assertEqual(workload.count(made_up_trace([1, 1, 1, 1], layers=1, experts=4), 4, 2, 4), workload.Counted(16, 8))
 
     def test_agrees_with_the_bytes_that_the_program_counts(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "t.trace")
-            whole = trace.first_layers(made_up_trace([7] * 8, layers=2), 2)
+            whole = made_up_trace([7] * 8, layers=2)
             path.write_bytes(trace.file_bytes(whole))
             shape = curve.shape_file(store.Store(pathlib.Path(folder)), whole)
-            told = json.loads(subprocess.run([PROGRAM, "bench", "--shape", shape, "--routing", path, "--cluster", "2x2", "--strategies", "vanilla", "--rounds", "1", "--batch", "4",
-                                              "--prefill", "5", "--decode", "1", "--combine", "reduced", "--json"], capture_output=True, text=True, timeout=60, check=True).stdout)
-        counted = workload.count(trace.every_second(whole, 0), 4, 5, 2, 2, once_a_node=False)
-        payload = 2 * sum(map(sum, counted.out_of_node)) * curve.HIDDEN * 4
-        sent = figures.outcome_of(told).prefill.cross_bytes
-        self.assertGreater(sent, payload)
-        self.assertLess(sent, 1.05 * payload)
+            known = program.Program(PROGRAM)
+            words = (*program.replay(str(shape), 2, 4, 5, 1), "--cluster", "2x1", "--strategies", "vanilla", "--rounds", "1")
+            run = program.Run("any", words, 0, files={"routing": path})
+            told = program.alone(known, run)["told"]
+        counted = workload.count(trace.every_second(whole, 0), 4, 5, 2)
+        payload = 2 * (counted.pairs - counted.local) * curve.HIDDEN * 4
+        prefill = figures.outcome_of(told).prefill
+        self.assertGreater(prefill.cross_bytes, payload)
+        self.assertLess(prefill.cross_bytes, 1.05 * payload)
+        self.assertGreaterEqual(prefill.busiest_bytes, prefill.cross_bytes / 2)
 
 
 def told_by_bench(strategy: str, **given: float) -> dict:
     """As `grace bench --json` tells one strategy, in its units."""
-    known = {"prefill": 300, "decode": 100, "idle": 5, "load_deviation": 10, "tokens_per_s": 50} | \
-        {f"{phase}_{name}": value for phase in ("prefill", "decode") for name, value in (("exchange", 70), ("experts", 10), ("moe", 90), ("cross_node_bytes", 4), ("intra_node_bytes", 2))} | given
+    of_phase = {"exchange": 70, "experts": 10, "moe_critical_path": 90, "moe_layers": 95, "cross_node_bytes": 4, "intra_node_bytes": 2, "busiest_node_bytes": 3}
+    known = {"prefill": 300, "decode": 100, "idle": 5, "load_deviation": 10, "tokens_per_s": 50}
+    known |= {f"{phase}_{name}": value for phase in ("prefill", "decode") for name, value in of_phase.items()} | given
     units = {"tokens_per_s": "1/s", "load_deviation": "%"}
     entry = {name: {"unit": "MB" if name.endswith("bytes") else units.get(name, "ms"), "median": value} for name, value in known.items()}
-    return {"machine": "a machine", "strategies": [{"strategy": strategy, "dispatch": "flat", "outputs_sha": "abc"} | entry]}
+    return {"machine": "a machine", "strategies": [{"strategy": strategy, "dispatch": "flat", "outputs_hash": "abc"} | entry]}
 
 
 class AStore(unittest.TestCase):
@@ -185,7 +183,8 @@ class AStore(unittest.TestCase):
 
         with mock.patch.object(program, "in_lab", in_lab), contextlib.redirect_stderr(io.StringIO()) as said:
             failing = {"a.round1"}
-            self.assertEqual([outcome is None for outcome in progress.run_all(self.store, known, runs, lambda _: 1.0, dry=False)], [True, False, False, False])
+            outcomes = progress.run_all(self.store, known, runs, lambda _: 1.0, dry=False)
+            self.assertEqual([outcome is None for outcome in outcomes], [True, False, False, False])
             self.assertIn("a.round1: FAILED: no memory", said.getvalue())
             failing = {run.name for run in runs}
             with self.assertRaisesRegex(Refusal, "the first 3 runs all failed"):
@@ -195,7 +194,7 @@ class AStore(unittest.TestCase):
 class ATable(unittest.TestCase):
     def rows(self) -> dict[str, list[figures.Outcome]]:
         return {"vanilla": [figures.outcome_of(told_by_bench("vanilla", prefill_exchange=value)) for value in (74, 75, 80)],
-                "joint@grace": [figures.outcome_of(told_by_bench("joint", prefill_moe=30, decode_moe=15))], "c2r": []}
+                "joint@grace": [figures.outcome_of(told_by_bench("joint", prefill_moe_critical_path=30, decode_moe_critical_path=15))], "c2r": []}
 
     def test_says_medians_spreads_and_what_is_missing(self):
         lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.times_table(self.rows()).splitlines()]
@@ -211,10 +210,15 @@ class ATable(unittest.TestCase):
         self.assertIn("Shortest MoE layers: joint@grace.", said)
 
     def test_compares_texts_of_different_runs(self):
-        rows = self.rows()
-        self.assertEqual([line.split(" | ")[-1].strip(" |") for line in table.traffic_table(rows).splitlines()[2:]], ["yes", "yes", "-"])
-        rows["joint@grace"] = [dataclasses.replace(rows["joint@grace"][0], outputs="other")]
-        self.assertEqual(table.traffic_table(rows).splitlines()[3].split(" | ")[-1].strip(" |"), "no")
+        with tempfile.TemporaryDirectory() as folder:
+            state = pathlib.Path(folder)
+            other, third = (dataclasses.replace(self.rows()["vanilla"][0], outputs=text) for text in ("other", "third"))
+            rows = self.rows() | {"eplb@grace": [other], "grace": [third]}
+            told = {"rows": [{"name": name, "text": [f"text of {name}", "k"]} for name in rows]}
+            store.Store(state / table.SHARED).put("text of grace", "k", {"told": {"strategies": [{}, {"differing_prompts": 3, "near_ties": 2}]}})
+            self.assertEqual(table.texts_in(state / "table-a", told, rows),
+                             {"vanilla": "yes", "joint@grace": "yes", "c2r": "-", "eplb@grace": "no", "grace": "3 differ, 2 of them near-ties"})
+            self.assertEqual(table.difference_words({"differing_prompts": 2, "near_ties": 2}), "2 near-ties")
 
     def test_is_of_every_strategy_that_is_known_and_of_four_when_quick(self):
         setting = settings.setting_of("olmoe", 7.5, "128/64/16", quick=False)
@@ -256,10 +260,11 @@ class ACurve(unittest.TestCase):
 class ASimulation(unittest.TestCase):
     def test_is_held_against_what_was_measured(self):
         def outcome(prefill_ms: float, decode_ms: float) -> figures.Outcome:
-            return figures.outcome_of(told_by_bench("any", prefill_moe=prefill_ms, decode_moe=decode_ms))
+            return figures.outcome_of(told_by_bench("any", prefill_moe_critical_path=prefill_ms, decode_moe_critical_path=decode_ms))
 
         measured = {"slow": [outcome(90, 10), outcome(95, 10)], "quick": [outcome(40, 10)], "alike": [outcome(41, 9), outcome(38, 9)]}
-        predicted = {"slow": simulator.Predicted(0.08, 0.01, 0.07, 0.01), "quick": simulator.Predicted(0.07, 0.03, 0.05, 0.02), "alike": simulator.Predicted(0.039, 0.009, 0.04, 0.01)}
+        predicted = {"slow": simulator.Predicted(0.08, 0.01, 0.07, 0.01), "quick": simulator.Predicted(0.07, 0.03, 0.05, 0.02),
+                     "alike": simulator.Predicted(0.039, 0.009, 0.04, 0.01)}
         self.assertEqual(simulator.order(measured, predicted), (1, 2), "quick and alike overlap; quick is predicted slower than slow")
         text = simulator.compare_text(measured, predicted)
         self.assertIn("Within 20 %: 2 of 3 strategies. In the right order: 1 of the 2 pairs", text)
@@ -282,14 +287,15 @@ class AReport(unittest.TestCase):
             setting = settings.setting_of("olmoe", 7.5, "128/64/16", quick=False)
             kept = store.Store(state / f"table-{setting.name}")
             kept.put("vanilla.round1", "k1", {"told": told_by_bench("vanilla")})
-            told = {"setting": dataclasses.asdict(setting), "rate_bits_per_s": 10**8, "first_rate_bits_per_s": 9 * 10**7, "ratio_at_first_rate": 7.0, "busiest_bytes": 1e6, "experts_s": 0.1,
-                    "rounds": 3, "program": "p", "version": "grace", "routing": "t.trace", "also": "", "cluster": "c", "served": "s", "plans": {},
-                    "rows": [{"name": "vanilla", "runs": [["vanilla.round1", "k1"], ["vanilla.round2", "k2"], ["vanilla.round3", "k3"]]}]}
+            told = {"setting": dataclasses.asdict(setting), "rate_bits_per_s": 10**8, "first_rate_bits_per_s": 9 * 10**7, "ratio_at_first_rate": 7.0,
+                    "busiest_bytes": 1e6, "experts_s": 0.1, "rounds": 3, "version": "grace", "routing": "t.trace", "also": "", "cluster": "c", "served": "s",
+                    "plans": {},
+                    "rows": [{"name": "vanilla", "text": ["text of vanilla", "k"], "runs": [[f"vanilla.round{number}", f"k{number}"] for number in (1, 2, 3)]}]}
             store.write_atomically(kept.folder / table.SETTING_FILE, json.dumps(told))
             self.assertEqual(report.write_all(state, path), ["exchange-olmoe-7.5-128-64-16"])
             text = path.read_text()
             self.assertIn("table --shape olmoe --routing t.trace --ratio 7.5 --workload 128/64/16\n", text)
-            self.assertIn("2 runs are missing", text)
+            self.assertIn("2 runs missing", text)
             self.assertIn("Machine: a machine", text)
             report.write_all(state, path)
             self.assertEqual(path.read_text(), text)

@@ -43,7 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_command(commands: argparse._SubParsersAction, name: str, action: Callable[[argparse.Namespace], int], text: str, measures: bool = True) -> argparse.ArgumentParser:
+Action = Callable[[argparse.Namespace], int]
+
+
+def _add_command(commands: argparse._SubParsersAction, name: str, action: Action, text: str, measures: bool = True) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("--state", type=pathlib.Path, default=ROOT / "out/exchange", metavar="DIR", help="where every run is kept (default out/exchange)")
     command.add_argument("--write", type=pathlib.Path, metavar="FILE", help="the page whose sections are replaced, such as docs/benchmarks.md")
@@ -55,7 +58,8 @@ def _add_command(commands: argparse._SubParsersAction, name: str, action: Callab
 
 
 def _add_routing(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--routing", required=True, type=pathlib.Path, metavar="TRACE", help="what the gates choose: every second sequence is served, the others are planned from")
+    command.add_argument("--routing", required=True, type=pathlib.Path, metavar="TRACE",
+                         help="what the gates choose: every second sequence is served, the others are planned from")
 
 
 def _add_table_options(command: argparse.ArgumentParser) -> None:
@@ -116,7 +120,7 @@ def _table_folder(args: argparse.Namespace, setting: Setting) -> pathlib.Path:
 
 
 def _run_table(args: argparse.Namespace, program: Program, setting: Setting, routing: pathlib.Path) -> bool:
-    bench = Bench(program, Store(_table_folder(args, setting)), Store(args.state / "probes"), routing, tuple(args.also.split()))
+    bench = Bench(program, Store(_table_folder(args, setting)), Store(args.state / table.SHARED), routing, tuple(args.also.split()))
     return table.run_table(bench, setting, table.rounds_of(setting, args.rounds), args.dry_run)
 
 

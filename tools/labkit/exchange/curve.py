@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labkit.exchange import page, trace as traces
 from labkit.exchange.figures import outcome_of
 from labkit.exchange.preparation import calibrated, kbits
-from labkit.exchange.program import Program, Run
+from labkit.exchange.program import ALIGNED, Program, Run, replay
 from labkit.exchange.progress import run_all
 from labkit.exchange.store import Store, write_atomically
 from labkit.refusal import Refusal
@@ -65,9 +65,8 @@ def dispatches(program: Program) -> list[str]:
 
 
 def run_of(point: Point, program: Program, files: dict[str, pathlib.Path]) -> Run:
-    words = ("bench", "--shape", "{shape}", "--routing", "{routing}", "--layers", "1", "--batch", str(DEVICES * point.tokens), "--prefill", "1",
-             "--decode", str(steps_at(point.tokens)), "--cluster", "{cluster}", "--strategies", "vanilla", "--dispatch", point.dispatch,
-             "--rounds", "3" if point.tokens <= TOKENS_OF_ONE_STEP else "1", "--combine", "reduced", *program.aligned, "--json")
+    words = (*replay("{shape}", 1, DEVICES * point.tokens, 1, steps_at(point.tokens)), "--cluster", "{cluster}", "--strategies", "vanilla",
+             "--dispatch", point.dispatch, "--rounds", "3" if point.tokens <= TOKENS_OF_ONE_STEP else "1", ALIGNED)
     return Run(point.name, words, point.rate, files=files)
 
 
@@ -83,7 +82,7 @@ def run_curve(program: Program, store: Store, routing: pathlib.Path, rates: str,
         print(f"curve: calibrations and up to {len(points)} runs are missing")
         return False
     runs = [run_of(point, program, {"shape": shape, "routing": routing, "cluster": clusters[point.rate]}) for point in points]
-    told = {"rounds": rounds, "routing": routing.name, "rates": rates, "most": most, "step": step, "version": program.text("--version").strip(),
+    told = {"rounds": rounds, "routing": routing.name, "rates": rates, "most": most, "step": step, "version": program.version,
             "points": [point.__dict__ | {"run": run.name, "key": run.key(program)} for point, run in zip(points, runs)]}
     if not dry:
         write_atomically(store.folder / ASKED_FILE, json.dumps(told, indent=1) + "\n")
@@ -151,21 +150,23 @@ def sentences(compared: Sequence[Compared]) -> str:
     if autos:
         worst = max(autos, key=autos.get)
         within = sum(value <= 1 + AIM for value in autos.values())
-        lines.append(f"The automatic choice is within {100 * AIM:.0f} % of the better one at {within} of {len(autos)} points; farthest {100 * (autos[worst] - 1):+.1f} %, at {worst}.")
+        lines.append(f"The automatic choice is within {100 * AIM:.0f} % of the better one at {within} of {len(autos)} points; "
+                     f"farthest {100 * (autos[worst] - 1):+.1f} %, at {worst}.")
     return " ".join(lines)
 
 
 def section_text(folder: pathlib.Path) -> str:
     told, compared, machine = compared_in(folder)
-    rows = [[page.rate_words(one.rate), str(one.tokens), *[page.spread([1e6 * value for value in one.seconds.get(dispatch, [])], 0) for dispatch in (ONE, TWO, AUTO)],
+    rows = [[page.rate_words(one.rate), str(one.tokens),
+             *[page.spread([1e6 * value for value in one.seconds.get(dispatch, [])], 0) for dispatch in (ONE, TWO, AUTO)],
              f"{one.two_over_one:.2f}", one.better, f"{one.auto_over_better:.2f}" if one.auto_over_better else "-"] for one in compared]
     columns = ["link", "tokens a rank", f"{ONE} [us]", f"{TWO} [us]", f"{AUTO} [us]", "two over one", "better", "auto over better"]
     return f"""```
 tools/exchange_benchmarks.py curve --routing {told['routing']} --rates {told['rates']} --most {told['most']} --step {told['step']} --rounds {told['rounds']}
 ```
 
-Dispatch and combine of one layer on 2x2 in the lab, vectors of {HIDDEN} values, the routing of {told['routing']}, default placement, reduced results; {told['rounds']} rounds in turn,
-median (lowest..highest); ratios are medians of the rounds' own.
+Dispatch and combine of one layer on 2x2 in the lab, vectors of {HIDDEN} values, the routing of {told['routing']}, default placement, reduced results;
+{told['rounds']} rounds in turn, median (lowest..highest); ratios are medians of the rounds' own.
 Machine: {machine}; program: {told['version']}.
 
 {sentences(compared)}

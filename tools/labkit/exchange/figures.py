@@ -15,8 +15,10 @@ class Phase:
     experts_s: float  # processor time of the slowest rank
     moe_s: float  # critical path of the MoE layers: the slowest rank's processor time and the exchanges
     wall_s: float
+    moe_wall_s: float  # of the MoE layers, by the clock
     cross_bytes: float
     intra_bytes: float
+    busiest_bytes: float  # the most that one node sends in each exchange, added up
 
     @property
     def ratio(self) -> float:
@@ -32,7 +34,7 @@ class Outcome:
     idle_s: float
     load_deviation: float  # of its mean
     tokens_per_s: float
-    outputs: str  # a hash of the text; empty where the program gives none
+    outputs: str  # a hash of the text
 
     @property
     def moe_s(self) -> float:
@@ -52,7 +54,7 @@ def outcome_of(told: dict, at: int = 0) -> Outcome:
     try:
         entry = told["strategies"][at]
         return Outcome(entry["strategy"], entry["dispatch"], _phase(entry, "prefill"), _phase(entry, "decode"), _value(entry, "idle"),
-                       _value(entry, "load_deviation"), _value(entry, "tokens_per_s"), entry.get("outputs_sha", ""))
+                       _value(entry, "load_deviation"), _value(entry, "tokens_per_s"), entry["outputs_hash"])
     except (KeyError, IndexError, TypeError) as error:
         raise Refusal(f"grace bench: its JSON has no {error}") from error
 
@@ -62,11 +64,8 @@ def _value(entry: dict, name: str) -> float:
 
 
 def _phase(entry: dict, name: str) -> Phase:
-    if f"{name}_exchange" not in entry:
-        wall, all_s = _value(entry, name), _value(entry, "prefill") + _value(entry, "decode")
-        part = wall / all_s
-        cross = _value(entry, "cross_node_bytes") * part
-        exchange = _value(entry, "all_to_all") * part
-        return Phase(exchange, max(wall - exchange, 1e-9), wall, wall, cross, _value(entry, "intra_node_bytes") * part)
-    return Phase(_value(entry, f"{name}_exchange"), _value(entry, f"{name}_experts"), _value(entry, f"{name}_moe"), _value(entry, name), _value(entry, f"{name}_cross_node_bytes"),
-                 _value(entry, f"{name}_intra_node_bytes"))
+    def of_phase(figure: str) -> float:
+        return _value(entry, f"{name}_{figure}")
+
+    return Phase(of_phase("exchange"), of_phase("experts"), of_phase("moe_critical_path"), _value(entry, name), of_phase("moe_layers"), of_phase("cross_node_bytes"),
+                 of_phase("intra_node_bytes"), of_phase("busiest_node_bytes"))

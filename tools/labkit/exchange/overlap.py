@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labkit.exchange import page, trace as traces
 from labkit.exchange.figures import outcome_of
 from labkit.exchange.preparation import kbits
-from labkit.exchange.program import Program, Run
+from labkit.exchange.program import Program, Run, replay
 from labkit.exchange.progress import run_all
 from labkit.exchange.store import Store, write_atomically
 from labkit.exchange.workload import count
@@ -33,14 +33,14 @@ def run_overlap(program: Program, store: Store, routing: pathlib.Path, shape: st
     for rate in rates.split(","):
         for number in range(1, rounds + 1):
             for state in ("off", "on"):
-                words = ("bench", "--shape", shape, "--routing", "{routing}", "--layers", str(LAYERS), "--batch", str(BATCH), "--prefill", str(PREFILL), "--decode", "1",
-                         "--cluster", f"{NODES}x{DEVICES}", "--strategies", "vanilla", "--dispatch", "per_device", "--rounds", "1", "--combine", "reduced", OPTION, state, "--json")
+                words = (*replay(shape, LAYERS, BATCH, PREFILL, 1), "--cluster", f"{NODES}x{DEVICES}", "--strategies", "vanilla", "--dispatch", "per_device",
+                         "--rounds", "1", OPTION, state)
                 run = Run(f"{state}.{rate}.round{number}", words, kbits(bits_per_s(rate)), NODES, DEVICES, {"routing": routing})
                 runs.append(run)
                 asked.append({"rate": run.rate, "state": state, "round": number, "run": run.name, "key": run.key(program)})
     if not dry:
-        told = {"rates": rates, "rounds": rounds, "routing": routing.name, "shape": shape, "version": program.text("--version").strip(), "runs": asked,
-                "local_share": count(served, BATCH, PREFILL, NODES, DEVICES, once_a_node=True).local_share}
+        told = {"rates": rates, "rounds": rounds, "routing": routing.name, "shape": shape, "version": program.version, "runs": asked,
+                "local_share": count(served, BATCH, PREFILL, NODES * DEVICES).local_share}
         write_atomically(store.folder / ASKED_FILE, json.dumps(told, indent=1) + "\n")
     return all(run_all(store, program, runs, lambda run: 8 + 8 * 70e6 / run.rate, dry))
 
@@ -90,8 +90,9 @@ def section_text(folder: pathlib.Path) -> str:
 tools/exchange_benchmarks.py overlap --routing {told['routing']} --shape {told['shape']} --rates {told['rates']} --rounds {told['rounds']}
 ```
 
-MoE layers of one prefill by the clock on 2x1 in the lab, one rank a core, {BATCH} prompts of {PREFILL} tokens, {LAYERS} layers, default placement, without and with overlap in turn;
-{told['rounds']} rounds, median (lowest..highest). Hidden: what overlap saves, over the shorter of the exchange and of the experts' work on the {100 * told['local_share']:.0f} % of choices that stay on their device.
+MoE layers of one prefill by the clock on 2x1 in the lab, one rank a core, {BATCH} prompts of {PREFILL} tokens, {LAYERS} layers, default placement;
+without and with overlap in turn, {told['rounds']} rounds, median (lowest..highest). Hidden: what overlap saves, over the shorter of the exchange and of the experts'
+work on the {100 * told['local_share']:.0f} % of choices that stay on their device.
 Machine: {machine}; program: {told['version']}.
 
 At least {100 * AIM:.0f} % hidden at {met} of {len(compared)} rates.
@@ -101,4 +102,5 @@ At least {100 * AIM:.0f} % hidden at {met} of {len(compared)} rates.
 
 def _compared(pairs: Sequence[dict[str, dict]], local_share: float) -> Compared:
     off, on = ([outcome_of(pair[state]).prefill for pair in pairs] for state in ("off", "on"))
-    return Compared([one.wall_s for one in off], [one.wall_s for one in on], [one.exchange_s for one in off], [one.experts_s for one in off], local_share)
+    walls = ([one.moe_wall_s for one in phases] for phases in (off, on))
+    return Compared(*walls, [one.exchange_s for one in off], [one.experts_s for one in off], local_share)

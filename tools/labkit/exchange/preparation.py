@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from labkit import rate as link_rate
 from labkit.exchange import trace as traces
 from labkit.exchange.figures import outcome_of
-from labkit.exchange.program import Program, Run, done_before, in_lab, measure
+from labkit.exchange.program import ALIGNED, Program, Run, done_before, in_lab, measure, replay
 from labkit.exchange.settings import Row, Setting, rows_of
 from labkit.exchange.store import Store, hash_of_file, key_of, write_atomically
-from labkit.exchange.workload import count
 from labkit.units import HIGHEST, LOWEST
 
 PROBE_RATE = 10**9
@@ -48,25 +47,40 @@ class Prepared:
     cluster: pathlib.Path
     served: pathlib.Path
     rows: list[Row]
-    plans: dict[str, pathlib.Path]  # by row
+    plans: dict[str, pathlib.Path]  # by row: the folder of its plan, which its first run makes
+
+
+def _replay(setting: Setting) -> tuple[str, ...]:
+    return replay(setting.shape, setting.layers, setting.batch, setting.prefill, setting.decode)
 
 
 def vanilla_run(bench: Bench, setting: Setting, name: str, rate: int, rounds: int) -> Run:
-    words = ("bench", "--shape", setting.shape, "--routing", "{routing}", *setting.workload, "--cluster", f"{setting.nodes}x{setting.devices}",
-             "--strategies", "vanilla", "--rounds", str(rounds), "--combine", "reduced", *bench.program.aligned, "--json", *bench.also)
+    words = (*_replay(setting), "--cluster", f"{setting.nodes}x{setting.devices}", "--strategies", "vanilla", "--rounds", str(rounds), ALIGNED, *bench.also)
     return Run(name, words, rate, setting.nodes, setting.devices, {"routing": bench.routing})
 
 
-def row_run(bench: Bench, setting: Setting, prepared: Prepared, row: Row, number: int) -> Run:
-    words = ["bench", "--shape", setting.shape, "--routing", "{routing}", *setting.workload, "--cluster", "{cluster}", "--strategies", row.strategy,
-             "--rounds", "1", "--combine", "reduced", *bench.program.aligned, "--json", *bench.also]
+def row_words(bench: Bench, setting: Setting, row: Row) -> list[str]:
+    words = [*_replay(setting), "--cluster", "{cluster}", "--rounds", "1", *bench.also]
+    if row.planned:
+        words += ["--plans", "{plans}", *(("--slots", row.slots) if row.slots else ())]
+    return words
+
+
+def _run(bench: Bench, setting: Setting, prepared: Prepared, row: Row, job: tuple[str, tuple[str, ...], int]) -> Run:
+    name, words, rate = job
     files = {"routing": bench.routing, "cluster": prepared.cluster}
-    if row.planned and not bench.program.takes_plans:
-        words += ["--slots", row.slots] if row.slots else []
-    elif row.planned:
-        words += ["--plan", "{plan}"]
-        files["plan"] = prepared.plans[row.name]
-    return Run(f"{row.name}.round{number}", tuple(words), prepared.rate, setting.nodes, setting.devices, files)
+    return Run(name, words, rate, setting.nodes, setting.devices, files, {"plans": prepared.plans[row.name]} if row.planned else {})
+
+
+def row_run(bench: Bench, setting: Setting, prepared: Prepared, row: Row, number: int) -> Run:
+    words = (*row_words(bench, setting, row), "--strategies", row.strategy, ALIGNED)
+    return _run(bench, setting, prepared, row, (f"{row.name}.round{number}", words, prepared.rate))
+
+
+def text_run(bench: Bench, setting: Setting, prepared: Prepared, row: Row) -> Run:
+    """The row's text against plain expert parallelism's, in one process: only there near-ties are told from differences."""
+    words = (*row_words(bench, setting, row), "--strategies", f"vanilla,{row.strategy}")
+    return _run(bench, setting, prepared, row, (f"text of {row.name}", words, 0))
 
 
 def kbits(rate: float) -> int:
@@ -76,11 +90,10 @@ def kbits(rate: float) -> int:
 
 def prepare(bench: Bench, setting: Setting, dry: bool = False) -> Prepared:
     """Measures what is not in the store. Raises Missing where `dry` and something is not."""
-    probe = outcome_of(bench.measured(bench.shared, vanilla_run(bench, setting, f"probe {setting.work_name}", PROBE_RATE, 1 if setting.quick else 3), dry)["told"]).prefill
-    served, learned = _halves(bench, setting)
-    counted = count(traces.read(served), setting.batch, setting.prefill, setting.nodes, setting.devices, once_a_node=False)
-    busiest = counted.busier_share * probe.cross_bytes
-    work = link_rate.Workload(busiest, probe.experts_s, EXCHANGES_PER_LAYER * setting.layers)
+    asked = vanilla_run(bench, setting, f"probe {setting.work_name}", PROBE_RATE, 1 if setting.quick else 3)
+    probe = outcome_of(bench.measured(bench.shared, asked, dry)["told"]).prefill
+    served = _served(bench, setting)
+    work = link_rate.Workload(probe.busiest_bytes, probe.experts_s, EXCHANGES_PER_LAYER * setting.layers)
     first = kbits(link_rate.rate_for(work, link_rate.Path(), setting.ratio))
     rate, at_first = first, None
     if not setting.quick:
@@ -89,19 +102,16 @@ def prepare(bench: Bench, setting: Setting, dry: bool = False) -> Prepared:
         rate = kbits(first * min(max(at_first / setting.ratio, LEAST_CORRECTION), MOST_CORRECTION))
     cluster = _cluster(bench, setting, rate, dry)
     rows = rows_of(setting, traces.read(served).experts, bench.program.strategies())
-    plans = {row.name: _plan(bench, setting, row, cluster, learned) for row in rows if row.planned}
-    return Prepared(rate, first, at_first, busiest, probe.experts_s, cluster, served, rows, plans)
+    plans = {row.name: _plans_folder(bench, setting, row, cluster) for row in rows if row.planned}
+    return Prepared(rate, first, at_first, probe.busiest_bytes, probe.experts_s, cluster, served, rows, plans)
 
 
-def _halves(bench: Bench, setting: Setting) -> tuple[pathlib.Path, pathlib.Path]:
-    """The sequences that are served, and those that are planned from."""
-    key = key_of(hash_of_file(bench.routing), setting.layers)
-    paths = tuple(bench.store.folder / f"{name}.{key}.trace" for name in ("served", "learned"))
-    if not all(path.exists() for path in paths):
-        whole = traces.first_layers(traces.read(bench.routing), setting.layers)
-        for parity, path in enumerate(paths):
-            write_atomically(path, traces.file_bytes(traces.every_second(whole, parity)))
-    return paths
+def _served(bench: Bench, setting: Setting) -> pathlib.Path:
+    """A trace of the sequences that are served, for the simulator."""
+    path = bench.store.folder / f"served.{key_of(hash_of_file(bench.routing), setting.layers)}.trace"
+    if not path.exists():
+        write_atomically(path, traces.file_bytes(traces.every_second(traces.first_layers(traces.read(bench.routing), setting.layers), 0)))
+    return path
 
 
 def _cluster(bench: Bench, setting: Setting, rate: int, dry: bool) -> pathlib.Path:
@@ -134,13 +144,13 @@ def calibrated(program: Program, store: Store, rate: int, dry: bool, seconds: in
     return path
 
 
-def _plan(bench: Bench, setting: Setting, row: Row, cluster: pathlib.Path, learned: pathlib.Path) -> pathlib.Path:
-    tokens = setting.batch * setting.prefill
-    words = ["plan", "--strategy", row.strategy, "--shape", setting.shape, "--batch", tokens, *(("--slots", row.slots) if row.slots else ())]
-    key = key_of([str(word) for word in words], bench.program.hash, hash_of_file(cluster), hash_of_file(learned))
-    path = bench.store.folder / f"{row.name}.{key}.plan"
-    if not path.exists():
-        made = path.with_name(f".{path.name}.new")
-        bench.program.text(*words, "--trace", learned, "--cluster", cluster, "--out", made)
-        made.rename(path)
+def _plans_folder(bench: Bench, setting: Setting, row: Row, cluster: pathlib.Path) -> pathlib.Path:
+    key = key_of(row_words(bench, setting, row), row.strategy, bench.program.hash, hash_of_file(cluster), hash_of_file(bench.routing))
+    path = bench.store.folder / f"{row.name}.{key}.plans"
+    path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def plan_file(folder: pathlib.Path, strategy: str) -> pathlib.Path:
+    """Where `grace bench --plans` keeps it."""
+    return folder / f"{strategy}.json"

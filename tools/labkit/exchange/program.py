@@ -15,8 +15,16 @@ from labkit.exchange.store import Store, hash_of_file, key_of
 from labkit.refusal import Refusal
 from labkit.units import rate_text
 
+# Ranks that share cores wait for one another before each exchange, so that its time holds no other's computing.
+ALIGNED = "--aligned"
 LAB = pathlib.Path(__file__).resolve().parents[2] / "lab"
 MPI = ("--transport", "mpi", "--hosts", "{hosts}")
+
+
+def replay(shape: str, layers: int, batch: int, prefill: int, decode: int) -> tuple[str, ...]:
+    """`grace bench` over layers of a shape, gated by the file `routing`."""
+    return ("bench", "--shape", shape, "--routing", "{routing}", "--layers", str(layers), "--batch", str(batch), "--prefill", str(prefill),
+            "--decode", str(decode), "--combine", "reduced", "--json")
 
 
 class Program:
@@ -24,6 +32,10 @@ class Program:
         self.path = pathlib.Path(path).resolve()
         self.hash = hash_of_file(self.path)
         self._help: dict[str, str] = {}
+
+    @property
+    def version(self) -> str:
+        return f"{self.text('--version').strip()} ({self.hash[:8]})"
 
     def text(self, *words: object) -> str:
         return _output([str(self.path), *map(str, words)])
@@ -44,15 +56,6 @@ class Program:
     def says(self, command: str, word: str) -> bool:
         return re.search(rf"\b{word}\b", self._help_of(command)) is not None
 
-    @property
-    def aligned(self) -> tuple[str, ...]:
-        """Ranks that share cores wait for one another before each exchange, so that its time holds no other's computing."""
-        return ("--aligned",) if self.has("bench", "--aligned") else ()
-
-    @property
-    def takes_plans(self) -> bool:
-        return False
-
     def _help_of(self, command: str) -> str:
         if command not in self._help:
             self._help[command] = self.text(command, "--help")
@@ -72,7 +75,7 @@ def _output(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """One job in the lab. name: what it is and which round. files: those among its words, whose content counts and not their place."""
+    """One job. name: what it is and which round. files: those among its words, whose content counts and not their place. rate 0: not in the lab."""
 
     name: str
     words: tuple[str, ...]
@@ -80,6 +83,7 @@ class Run:
     nodes: int = 2
     devices: int = 2
     files: dict[str, pathlib.Path] = field(default_factory=dict)  # {name} in a word becomes its path
+    folders: dict[str, pathlib.Path] = field(default_factory=dict)  # the same; what is in them follows from the rest
 
     def key(self, program: Program) -> str:
         return key_of(self.name, self.words, self.rate, self.nodes, self.devices, program.hash, {name: hash_of_file(path) for name, path in self.files.items()})
@@ -87,10 +91,10 @@ class Run:
     def command(self, program: Program) -> list[str]:
         words = []
         for word in self.words:
-            for name, path in self.files.items():
+            for name, path in (self.files | self.folders).items():
                 word = word.replace(f"{{{name}}}", str(path))
             words.append(word)
-        return [str(program.path), *words, *MPI]
+        return [str(program.path), *words, *(MPI if self.rate else ())]
 
 
 def done_before(store: Store, program: Program, run: Run) -> dict | None:
@@ -101,7 +105,7 @@ def measure(store: Store, program: Program, run: Run) -> dict:
     """The run's outcome, from the store where it is there, else run now and kept."""
     known = done_before(store, program, run)
     if known is None:
-        known = in_lab(program, run)
+        known = in_lab(program, run) if run.rate else alone(program, run)
         store.put(run.name, run.key(program), known)
     return known
 
@@ -119,3 +123,10 @@ def in_lab(program: Program, run: Run) -> dict:
             raise Refusal(f"{run.name}: no JSON came: {error}") from error
         return {"run": run.name, "words": list(run.words), "rate_bits_per_s": run.rate, "program": program.hash, "seconds": time.monotonic() - began,
                 "told": told, "lab": json.loads(report.read_text())}
+
+
+def alone(program: Program, run: Run) -> dict:
+    """Runs it on this machine as it is, its ranks as threads."""
+    began = time.monotonic()
+    told = json.loads(_output(run.command(program)))
+    return {"run": run.name, "words": list(run.words), "program": program.hash, "seconds": time.monotonic() - began, "told": told}

@@ -40,10 +40,6 @@ class Setting:
         return f"{self.shape_name}-{self.ratio:g}-{self.batch}-{self.prefill}-{self.decode}{'-quick' if self.quick else ''}"
 
     @property
-    def workload(self) -> tuple[str, ...]:
-        return ("--layers", str(self.layers), "--batch", str(self.batch), "--prefill", str(self.prefill), "--decode", str(self.decode))
-
-    @property
     def num_devices(self) -> int:
         return self.nodes * self.devices
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from labkit.exchange import page, table
 from labkit.exchange.figures import Outcome
+from labkit.exchange.preparation import plan_file
 from labkit.exchange.program import Program
 from labkit.exchange.settings import Setting
 from labkit.exchange.store import hash_of_file, write_atomically
@@ -38,9 +39,10 @@ def simulate_all(program: Program, folder: pathlib.Path) -> None:
     for name, outcomes in rows.items():
         if not outcomes:
             continue
-        plan = ("--plan", folder / told["plans"][name]) if name in told["plans"] else ()
-        simulated[name] = _simulate(program, setting, ("--trace", folder / told["served"], "--cluster", folder / told["cluster"], *plan), outcomes[0].dispatch)
-    kept = {"program": hash_of_file(program.path), "version": program.text("--version").strip(), "rows": simulated}
+        plan = ("--plan", plan_file(folder / told["plans"][name], outcomes[0].strategy)) if name in told["plans"] else ()
+        files = ("--trace", folder / told["served"], "--cluster", folder / told["cluster"], *plan)
+        simulated[name] = _simulate(program, setting, files, outcomes[0].dispatch)
+    kept = {"program": hash_of_file(program.path), "version": program.version, "rows": simulated}
     write_atomically(folder / SIMULATED_FILE, json.dumps(kept, indent=1) + "\n")
 
 
@@ -70,13 +72,14 @@ def compare_text(measured: dict[str, list[Outcome]], predicted: dict[str, Predic
     columns = ["strategy", "MoE layers, measured [ms]", "predicted [ms]", "predicted over measured", "prefill", "decode", "all-to-all", "experts"]
     rows, near = [], 0
     for name, of in predicted.items():
-        parts = [(of.moe_s, lambda o: o.moe_s), (of.prefill_s, lambda o: o.prefill.moe_s), (of.decode_s, lambda o: o.decode.moe_s), (of.exchange_s, lambda o: o.exchange_s),
-                 (of.experts_s, lambda o: o.prefill.experts_s + o.decode.experts_s)]
+        parts = [(of.moe_s, lambda o: o.moe_s), (of.prefill_s, lambda o: o.prefill.moe_s), (of.decode_s, lambda o: o.decode.moe_s),
+                 (of.exchange_s, lambda o: o.exchange_s), (of.experts_s, lambda o: o.prefill.experts_s + o.decode.experts_s)]
         ratios = [value / table.median(measured[name], get) for value, get in parts]
         near += abs(ratios[0] - 1) <= AIM
         rows.append([name, page.spread([1e3 * outcome.moe_s for outcome in measured[name]]), f"{1e3 * of.moe_s:.1f}", *[f"{ratio:.2f}" for ratio in ratios]])
     right, pairs = order(measured, predicted)
-    return f"Within {100 * AIM:.0f} %: {near} of {len(predicted)} strategies. In the right order: {right} of the {pairs} pairs whose rounds do not overlap.\n\n{page.table(columns, rows)}"
+    verdict = f"Within {100 * AIM:.0f} %: {near} of {len(predicted)} strategies. In the right order: {right} of the {pairs} pairs whose rounds do not overlap."
+    return f"{verdict}\n\n{page.table(columns, rows)}"
 
 
 def section_text(folders: Sequence[pathlib.Path]) -> str:

@@ -1,5 +1,6 @@
 """The table of all strategies at one setting, row by row and round by round."""
 
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -8,15 +9,17 @@ from collections.abc import Sequence
 from labkit import rate as link_rate
 from labkit.exchange import page
 from labkit.exchange.figures import Outcome, outcome_of
-from labkit.exchange.preparation import Bench, Missing, Prepared, prepare, row_run
+from labkit.exchange.preparation import Bench, Missing, Prepared, prepare, row_run, text_run
 from labkit.exchange.program import Run
 from labkit.exchange.progress import duration, run_all
 from labkit.exchange.settings import LAYERS, SIZES, Row, Setting
 from labkit.exchange.store import Store, write_atomically
 
 SETTING_FILE = "setting.json"
+SHARED = "probes"  # beside the settings' folders: what does not depend on the ratio
 BASELINE = "vanilla"
 JOINT = "joint@grace"
+LOSSY = {"c2r"}  # the choices of its gate are not the model's
 FULL_ROUNDS, QUICK_ROUNDS = 3, 1
 # For a first guess of how long a run takes; the second round of a strategy goes by the first.
 START_S = 8.0
@@ -54,19 +57,57 @@ def run_table(bench: Bench, setting: Setting, rounds: int, dry: bool) -> bool:
     pairs = wanted(bench, setting, prepared, rounds)
     runs = [run for _, run in pairs]
     strategy = {run.name: row.strategy for row, run in pairs}
-    told = {"setting": setting.__dict__, "rate_bits_per_s": prepared.rate, "first_rate_bits_per_s": prepared.first_rate,
+    told = {"setting": dataclasses.asdict(setting), "rate_bits_per_s": prepared.rate, "first_rate_bits_per_s": prepared.first_rate,
             "ratio_at_first_rate": prepared.ratio_at_first_rate, "busiest_bytes": prepared.busiest_bytes, "experts_s": prepared.experts_s,
-            "rounds": rounds, "program": bench.program.hash, "version": bench.program.text("--version").strip(), "routing": bench.routing.name, "also": " ".join(bench.also),
+            "rounds": rounds, "version": bench.program.version, "routing": bench.routing.name, "also": " ".join(bench.also),
             "cluster": prepared.cluster.name, "served": prepared.served.name, "plans": {name: path.name for name, path in prepared.plans.items()},
-            "rows": [{"name": row.name, "runs": [[run.name, run.key(bench.program)] for of, run in pairs if of == row]} for row in prepared.rows]}
+            "rows": [{"name": row.name, "text": _place(bench, text_run(bench, setting, prepared, row)),
+                      "runs": [_place(bench, run) for of, run in pairs if of == row]} for row in prepared.rows]}
     if not dry:
         write_atomically(bench.store.folder / SETTING_FILE, json.dumps(told, indent=1) + "\n")
         print(f"{setting.name}: link {page.rate_words(prepared.rate)}", flush=True)
     outcomes = run_all(bench.store, bench.program, runs, lambda run: guess_s(setting, strategy[run.name]), dry)
+    if not dry:
+        _compare_texts(bench, setting, prepared, outcomes)
     return all(outcome is not None for outcome in outcomes)
 
 
+def _place(bench: Bench, run: Run) -> list[str]:
+    """Where a store has it."""
+    return [run.name, run.key(bench.program)]
+
+
+def _compare_texts(bench: Bench, setting: Setting, prepared: Prepared, outcomes: Sequence[dict | None]) -> None:
+    """Where a text is not vanilla's, how many prompts differ and how many of them at near-ties."""
+    texts = {row.name: outcome_of(outcome["told"]).outputs for row, outcome in zip(prepared.rows, outcomes) if outcome is not None}
+    runs = [text_run(bench, setting, prepared, row) for row in prepared.rows if texts.get(row.name, "") not in ("", texts.get(BASELINE, ""))]
+    run_all(bench.shared, bench.program, runs, lambda run: 3 * START_S, dry=False)
+
+
 # --- What the folder holds, as text -------------------------------------------------------------------------------------------------------
+
+
+def texts_in(folder: pathlib.Path, told: dict, rows: dict[str, list[Outcome]]) -> dict[str, str]:
+    """Of each row: whether its text is vanilla's."""
+    base, shared, texts = {outcome.outputs for outcome in rows.get(BASELINE, [])}, Store(folder.parent / SHARED), {}
+    for row in told["rows"]:
+        compared = shared.get(*row["text"])
+        if not base or not rows[row["name"]]:
+            texts[row["name"]] = "-"
+        elif {outcome.outputs for outcome in rows[row["name"]]} == base:
+            texts[row["name"]] = "yes"
+        elif compared is None:
+            texts[row["name"]] = "no"
+        else:
+            texts[row["name"]] = difference_words(compared["told"]["strategies"][1])
+        if row["name"] in LOSSY and rows[row["name"]]:
+            texts[row["name"]] = f"lossy: {texts[row['name']]}"
+    return texts
+
+
+def difference_words(entry: dict) -> str:
+    differing, near = entry["differing_prompts"], entry["near_ties"]
+    return f"{near} near-ties" if differing == near else f"{differing} differ, {near} of them near-ties"
 
 
 def outcomes_in(folder: pathlib.Path) -> tuple[dict, dict[str, list[Outcome]], str]:
@@ -96,13 +137,13 @@ def times_table(rows: dict[str, list[Outcome]]) -> str:
         ms = [page.spread([1e3 * get(outcome) for outcome in outcomes]) for get in
               (lambda o: o.prefill.exchange_s, lambda o: o.decode.exchange_s, lambda o: o.prefill.moe_s, lambda o: o.decode.moe_s, lambda o: o.moe_s)]
         share = median(outcomes, lambda o: o.moe_s) / median(base, lambda o: o.moe_s) if base else None
-        lines.append([name, outcomes[0].dispatch, str(len(outcomes)), *ms, f"{100 * (share - 1):+.1f} %" if share else "-", f"{1 / share:.2f}" if share else "-",
+        against = [f"{100 * (share - 1):+.1f} %", f"{1 / share:.2f}"] if share else ["-", "-"]
+        lines.append([name, outcomes[0].dispatch, str(len(outcomes)), *ms, *against,
                       page.spread([1e3 * outcome.wall_s for outcome in outcomes])])
     return page.table(columns, lines)
 
 
-def traffic_table(rows: dict[str, list[Outcome]]) -> str:
-    reference = next((outcomes[0].outputs for outcomes in rows.values() if outcomes), "")
+def traffic_table(rows: dict[str, list[Outcome]], texts: dict[str, str]) -> str:
     columns = ["strategy", "across nodes, prefill [MB]", "decode [MB]", "inside nodes, prefill [MB]", "decode [MB]", "experts [ms]", "idle [ms]", "load deviation",
                "tokens/s", "same text"]
     lines = []
@@ -112,10 +153,10 @@ def traffic_table(rows: dict[str, list[Outcome]]) -> str:
             continue
         megabytes = [f"{median(outcomes, get) / 1e6:.2f}" for get in (lambda o: o.prefill.cross_bytes, lambda o: o.decode.cross_bytes,
                                                                        lambda o: o.prefill.intra_bytes, lambda o: o.decode.intra_bytes)]
-        texts = {outcome.outputs for outcome in outcomes}
-        same = "?" if "" in texts else "yes" if texts == {reference} else "no"
-        lines.append([name, *megabytes, page.spread([1e3 * (o.prefill.experts_s + o.decode.experts_s) for o in outcomes]), page.spread([1e3 * o.idle_s for o in outcomes]),
-                      f"{100 * median(outcomes, lambda o: o.load_deviation):.1f} %", page.spread([o.tokens_per_s for o in outcomes]), same])
+        milliseconds = [page.spread([1e3 * value for value in values]) for values in
+                        ([o.prefill.experts_s + o.decode.experts_s for o in outcomes], [o.idle_s for o in outcomes])]
+        deviation = f"{100 * median(outcomes, lambda o: o.load_deviation):.1f} %"
+        lines.append([name, *megabytes, *milliseconds, deviation, page.spread([o.tokens_per_s for o in outcomes]), texts[name]])
     return page.table(columns, lines)
 
 
@@ -125,7 +166,8 @@ def findings(rows: dict[str, list[Outcome]]) -> str:
     lines = []
     if base:
         prefill, decode = ([getattr(outcome, phase).ratio for outcome in base] for phase in ("prefill", "decode"))
-        lines.append(f"All-to-all over expert compute of vanilla, as measured in these rounds: prefill {page.spread(prefill, 2)}, decode {page.spread(decode, 2)}.")
+        lines.append(f"All-to-all over expert compute of vanilla, as measured in these rounds: prefill {page.spread(prefill, 2)}, "
+                     f"decode {page.spread(decode, 2)}.")
     if base and joint:
         whole, layer = (median(base, get) / median(joint, get) for get in (lambda o: o.moe_s, lambda o: o.prefill.moe_s))
         lines.append(f"{JOINT} against vanilla: {whole:.2f} times as fast end to end (prefill {layer:.2f} times), MoE layers {100 * (1 / whole - 1):+.1f} %.")
@@ -135,10 +177,16 @@ def findings(rows: dict[str, list[Outcome]]) -> str:
     return " ".join(lines)
 
 
-def _first_guess(told: dict) -> str:
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _link_words(told: dict, setting: Setting) -> str:
+    text = (f"Links of {page.rate_words(told['rate_bits_per_s'])}: at a ratio of {setting.ratio:g}, from {told['busiest_bytes'] / 1e6:.1f} MB that the busiest node "
+            f"sends in prefill and {1e3 * told['experts_s']:.0f} ms of experts; ")
     if told["ratio_at_first_rate"] is None:
-        return f"taking {100 * link_rate.Path().share:.0f} % of the rate as payload."
-    return f"{page.rate_words(told['first_rate_bits_per_s'])} was the first guess and gave {told['ratio_at_first_rate']:.2f}."
+        return f"{text}{100 * link_rate.Path().share:.0f} % of the rate is taken for payload."
+    return f"{text}the first guess was {page.rate_words(told['first_rate_bits_per_s'])} and gave {told['ratio_at_first_rate']:.2f}."
 
 
 def _command_words(told: dict, setting: Setting) -> str:
@@ -158,14 +206,14 @@ def section_text(folder: pathlib.Path) -> str:
 tools/exchange_benchmarks.py table {_command_words(told, setting)}
 ```
 
-{setting.layers} MoE layer{'s' if setting.layers > 1 else ''} of {setting.shape_name} under the routing of {told['routing']}, {setting.nodes}x{setting.devices} in the lab, {setting.batch} prompts of {setting.prefill} tokens, {setting.decode} new;
-reduced results; {told['rounds']} round{'s' if told['rounds'] > 1 else ''}, interleaved, median (lowest..highest){f'; {missing} runs are missing' if missing else ''}.
+{_plural(setting.layers, "MoE layer")} of {setting.shape_name} under the routing of {told['routing']}, {setting.nodes}x{setting.devices} in the lab; {_plural(setting.batch, "prompt")} of {setting.prefill} tokens, {setting.decode} new;
+reduced results; {_plural(told['rounds'], "round")}, interleaved, median (lowest..highest){f"; {_plural(missing, 'run')} missing" if missing else ""}.
 Machine: {machine}; program: {told['version']}.
 
-Links of {page.rate_words(told['rate_bits_per_s'])}: at a ratio of {setting.ratio:g}, from {told['busiest_bytes'] / 1e6:.1f} MB through the busiest link and {1e3 * told['experts_s']:.0f} ms of experts in prefill; {_first_guess(told)}
+{_link_words(told, setting)}
 {findings(rows)}
 
 Times are those of the critical path: the slowest rank's processor time and the exchanges; ranks share cores, so wall time is more.
 
 {times_table(rows)}
-{traffic_table(rows)}"""
+{traffic_table(rows, texts_in(folder, told, rows))}"""
