@@ -1,6 +1,6 @@
-// The MPI transport under mpirun: `exchange` runs the checks that every transport must pass; `error` and
-// `absent` check that the others learn of a rank that fails or never comes. Exit code 0 when this rank saw
-// what it should.
+// The MPI transport under mpirun: `exchange` runs the checks that every transport must pass, `thread` the
+// same with a thread that moves messages; `error` and `absent` check that the others learn of a rank that
+// fails or never comes. Exit code 0 when this rank saw what it should.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -53,12 +53,17 @@ Status check_absent(Transport& t, std::chrono::milliseconds timeout) {
 int run(int argc, char** argv) {
   const std::string_view mode = argc > 1 ? argv[1] : "exchange";
   const std::chrono::milliseconds timeout = mode == "absent" ? 2s : 60s;
-  Result<std::unique_ptr<Transport>> made = make_mpi_transport(&argc, &argv, timeout);
+  const Progress progress = mode == "thread" ? Progress::kThread : Progress::kPolling;
+  Result<std::unique_ptr<Transport>> made = make_mpi_transport(&argc, &argv, timeout, progress);
   if (!made.ok()) return std::fprintf(stderr, "%s\n", made.error().message.c_str()), 1;
   Transport& transport = *made.value();
   Status done = mode == "error"    ? check_error(transport)
                 : mode == "absent" ? check_absent(transport, timeout)
                                    : comm::check_exchanges(transport);
+  // One machine, and nothing here keeps processes of one user apart.
+  for (int r = 0; done.ok() && r < transport.size(); ++r)
+    if (!transport.shares_memory_with(r))
+      done = internal_error("memory of rank " + std::to_string(r) + " cannot be read");
   if (done.ok() && !inside_mpi()) done = internal_error("inside_mpi() is false under mpirun");
   if (done.ok() && make_mpi_transport(&argc, &argv, timeout).ok())
     done = internal_error("MPI was initialised twice");

@@ -5,52 +5,58 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "grace/base/result.h"
+#include "grace/comm/channel.h"
 
 namespace grace {
 
-// One rank's end. Thread-compatible: one thread per rank uses it. Every call but all_to_all_among is collective: all ranks must call the same ones in the same order.
-// Every wait has a deadline. Errors: timeout, naming the rank waited for; peer_lost when another rank left with a fault, ended early, or is in another call.
-// A fault ends the calls under way too, even those that its rank had come to. After an error every further call returns it again.
+// One rank's end. Thread-compatible: one thread per rank uses it. all_to_all, all_gather and barrier are collective: all ranks must call the same ones in
+// the same order. Every wait has a deadline: it ends when nothing has come for the timeout. Errors: timeout, naming the rank waited for; peer_lost when
+// another rank left with a fault, ended early, or is in another call. A fault ends the calls under way too. After an error every further call returns it again.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // A channel among the ranks of `group`. Collective: all ranks open as many channels in the same order, each among the ranks of a group that it is in, and the
+  // members of a group name the same one. The transport must outlive it. REQUIRES: group ascends and holds this rank.
+  std::unique_ptr<Channel> open(std::vector<int> group, Reading reading);
+  // Whether `rank`'s messages on a channel that is read in place are: it shares memory with this one.
+  virtual bool shares_memory_with(int rank) const = 0;
+
   // Sends send[offsets[r], offsets[r+1]) to rank r (its own part too) and receives everyone's into `received`, by ascending source, with received_offsets [size + 1].
-  // send_offsets: [size + 1], ascending from 0 to send.size(). One message each way per pair; sizes travel first (counted as neither payload nor header).
+  // REQUIRES: send_offsets: [size + 1], ascending from 0 to send.size().
   Status all_to_all(std::span<const std::byte> send, std::span<const std::size_t> send_offsets, std::vector<std::byte>& received,
-                    std::vector<std::size_t>& received_offsets) {
-    return all_to_all_among(everyone_, send, send_offsets, received, received_offsets);
-  }
-  // The same among the ranks of `group`, the only ones that call it; parts and offsets are by position in the group. Groups that share no rank exchange at
-  // the same time. REQUIRES: group ascends, holds this rank, and is the same for all of its ranks; two ranks meet in the same order in all their calls.
-  virtual Status all_to_all_among(std::span<const int> group, std::span<const std::byte> send, std::span<const std::size_t> send_offsets,
-                                  std::vector<std::byte>& received, std::vector<std::size_t>& received_offsets) = 0;
+                    std::vector<std::size_t>& received_offsets);
   // Everyone's bytes, by ascending source.
-  virtual Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine) = 0;
-  virtual Status barrier() = 0;
+  Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine);
+  Status barrier();
   // Wakes the others with `reason` before this rank leaves with a fault; their waits end with peer_lost.
   virtual void abort(std::string_view reason) = 0;
 
-  // Bytes handed over for each destination so far by all_to_all, [size].
+  // Bytes handed over for each destination so far by channels and all_to_all, [size]. Who sends how much, and to whom, travels with the first part of each
+  // message (in a header that is not counted).
   const std::vector<std::int64_t>& bytes_sent_to() const { return bytes_sent_to_; }
 
  protected:
   explicit Transport(int size);
-  // Checks what all_to_all_among requires and adds up bytes_sent_to(). REQUIRES: group as there; offsets ascend from 0 to send.size().
-  void hand_over(std::span<const int> group, std::span<const std::byte> send, std::span<const std::size_t> send_offsets);
-  std::span<const int> everyone() const { return everyone_; }
+  // number: how many channels this rank opened before.
+  virtual std::unique_ptr<Channel> make_channel(std::vector<int> group, Reading reading, int number) = 0;
+  // Gives up what belongs to channels, before the transport's own parts go.
+  void close() { everyone_.reset(); }
 
   std::vector<std::int64_t> bytes_sent_to_;
 
  private:
-  std::vector<int> everyone_;  // 0..size-1
+  Channel& everyone(comm::Call call);
+  int channels_ = 0;
+  std::unique_ptr<Channel> everyone_;
 };
 
 // Runs body once for each of `size` ranks, each a thread, and waits for all; a rank that returns an error wakes the others. Returns the first

@@ -43,6 +43,14 @@ Result<Combine> parse_combine(std::string_view name) {
 
 std::string_view name_of(Combine combine) { return combine == Combine::kExact ? "exact" : "reduced"; }
 
+Result<Wire> parse_wire(std::string_view name) {
+  for (const Wire wire : {Wire::kF32, Wire::kBf16})
+    if (name_of(wire) == name) return wire;
+  return invalid_input("wire `" + std::string(name) + "` is neither f32 nor bf16");
+}
+
+std::string_view name_of(Wire wire) { return wire == Wire::kF32 ? "f32" : "bf16"; }
+
 HopCounter::HopCounter(const Cluster& cluster, Dispatch dispatch) : cluster_(cluster), dispatch_(dispatch) {
   const auto devices = static_cast<std::size_t>(cluster.num_devices());
   counts_ = {std::vector<std::int64_t>(devices * devices), std::vector<std::int64_t>(devices * devices),

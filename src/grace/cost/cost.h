@@ -27,6 +27,13 @@ enum class Combine { kExact, kReduced };
 Result<Combine> parse_combine(std::string_view name);  // by name_of; errors: invalid_input naming them
 std::string_view name_of(Combine combine);
 
+// What a vector's values travel as. bf16 rounds each to the nearest bfloat16, ties to even: by at most 2^-8
+// of itself.
+enum class Wire { kF32, kBf16 };
+Result<Wire> parse_wire(std::string_view name);  // by name_of; errors: invalid_input naming them
+std::string_view name_of(Wire wire);
+constexpr std::int64_t bytes_per_value(Wire wire) { return wire == Wire::kF32 ? 4 : 2; }
+
 // What one layer's dispatch carries from device to device, [D, D] by sender and receiver; what a device keeps
 // for itself is not in it. A vector stands for one token and is followed by its assignments: flat sends one
 // for each (token, expert), per_device one for each (token, device). two_stage sends one for each (token,
@@ -70,7 +77,7 @@ struct LevelBytes {
   bool operator==(const LevelBytes&) const = default;
 };
 
-// The wire's sizes; the runtime lays its messages out by the same constants. Vectors travel as f32.
+// The wire's sizes; the runtime lays its messages out by the same constants.
 inline constexpr std::int64_t kBytesPerVectorHeader = 8;      // i32 token row, i32 number of experts
 inline constexpr std::int64_t kBytesPerAssignmentHeader = 4;  // u16 expert, u16 local index of its device
 inline constexpr std::int64_t kBytesPerGateWeight = 4;  // f32, of each assignment where results are reduced

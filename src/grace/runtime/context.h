@@ -21,6 +21,8 @@ struct RankContext {
   ThreadPool& pool;
   Dispatch dispatch;
   Combine combine;
+  Wire wire;
+  bool overlap;
   bool aligned;
   SpanLog& spans;
 

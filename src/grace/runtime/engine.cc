@@ -9,10 +9,10 @@
 #include "grace/runtime/agreement.h"
 #include "grace/runtime/attention_block.h"
 #include "grace/runtime/context.h"
-#include "grace/runtime/expert_exchange.h"
 #include "grace/runtime/kv_cache.h"
 #include "grace/runtime/moe_layer.h"
 #include "grace/runtime/packing.h"
+#include "grace/runtime/step_runner.h"
 #include "grace/runtime/trace_recorder.h"
 
 namespace grace {
@@ -45,9 +45,9 @@ class CpuEngine final : public Engine {
       : config_(std::move(config)),
         cluster_(cluster),
         spans_(options.record_spans),
-        context_{config_,          cluster_,        transport,       pool,
-                 options.dispatch, options.combine, options.aligned, spans_},
-        exchange_(context_),
+        context_{config_,      cluster_,        transport,       pool,  options.dispatch, options.combine,
+                 options.wire, options.overlap, options.aligned, spans_},
+        runner_(context_, options),
         cache_(config_.num_layers, config_.num_kv_heads * config_.head_dim),
         counters_(config_.moe_layers.size()),
         record_trace_(options.record_trace) {}
@@ -60,7 +60,7 @@ class CpuEngine final : public Engine {
   Cluster cluster_;
   SpanLog spans_;
   RankContext context_;
-  ExpertExchange exchange_;
+  StepRunner runner_;
   Matrix embedding_;
   std::vector<Layer> layers_;
   std::vector<float> final_norm_;
@@ -138,9 +138,13 @@ Status CpuEngine::step(const StepInput& input, bool all_logits, std::vector<floa
   }
   const BatchRows rows{input.sequences, input.num_new, positions};
   std::vector<Choices> choices(layers_.size());
+  GRACE_TRY(runner_.begin(input.token_ids.size()));
   for (std::size_t l = 0; l < layers_.size(); ++l) {
+    spans_.set_layer(static_cast<int>(l));
+    const double begin = now_s();
     layers_[l].attention.run(context_, static_cast<int>(l), rows, cache_, h);
-    GRACE_TRY(layers_[l].moe.run(context_, exchange_, h, counters_[l], choices[l]));
+    spans_.add(Activity::kAttention, begin, now_s());
+    GRACE_TRY(layers_[l].moe.run(context_, runner_, h, counters_[l], choices[l]));
     if (!record_trace_) choices[l] = {};
   }
   for (std::size_t s = 0; s < input.sequences.size(); ++s)

@@ -20,9 +20,19 @@
 
 namespace grace {
 
+inline constexpr int kMostParts = 4;
+
 struct EngineOptions {
   Dispatch dispatch = Dispatch::kPerDevice;
+  // per_device or two_stage, in each step the quicker one by the cluster's constants, in place of `dispatch`.
+  bool choose_dispatch = false;
   Combine combine = Combine::kExact;
+  Wire wire = Wire::kF32;
+  // What is here is computed while the rest flies, where that pays; what comes out is the same.
+  bool overlap = true;
+  // In how many parts, one behind the other, a step's tokens go through a layer, so that the experts of one
+  // work while another flies: at most kMostParts, 0 for two where that pays by the cluster's constants.
+  int parts = 1;
   bool record_trace = false;
   bool record_spans = false;
   // For measuring: ranks wait for one another before each exchange, so that an exchange's time holds no other

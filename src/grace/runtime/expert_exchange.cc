@@ -63,30 +63,45 @@ ExpertExchange::ExpertExchange(const RankContext& context)
   }
 }
 
-Status ExpertExchange::dispatch(const RoutedTokens& tokens, HopCost& cost) {
-  start(tokens);
+void ExpertExchange::pack(const RoutedTokens& tokens) {
+  clear();
+  tokens_ = tokens;
   for (std::size_t token = 0; token * top_k_ < tokens.experts.size(); ++token) add_token(token);
   own_items_ = items_.size();
-  if (first_.has_value()) {
-    GRACE_TRY(first_->there(cost));
-    GRACE_TRY(pass_on());
-  }
-  GRACE_TRY(last_.there(cost));
-  return collect_rows();
 }
 
-void ExpertExchange::start(const RoutedTokens& tokens) {
-  tokens_ = tokens;
+Status ExpertExchange::send(LevelBytes& sent) {
+  sent_ = &sent;
+  return first_.has_value() ? first_->send(sent) : last_.send(sent);
+}
+
+void ExpertExchange::clear() {
   if (first_.has_value()) first_->clear();
   last_.clear();
   items_.clear();
+  own_items_ = 0;
   parts_.clear();
   part_assignments_.clear();
   part_index_.clear();
   homes_.clear();
   home_assignments_.clear();
   own_rows_.clear();
-  rows_.clear();
+  foreign_rows_.clear();
+  passed_on_ = collected_ = answered_first_ = false;
+}
+
+Result<bool> ExpertExchange::arrived(bool wait) {
+  if (first_.has_value() && !passed_on_) {
+    if (!GRACE_TRY(first_->arrived(wait))) return false;
+    GRACE_TRY(pass_on());
+    passed_on_ = true;
+    GRACE_TRY(last_.send(*sent_));
+  }
+  if (collected_) return true;
+  if (!GRACE_TRY(last_.arrived(wait))) return false;
+  GRACE_TRY(collect_rows());
+  collected_ = true;
+  return true;
 }
 
 // Sorts a token's assignments by node, where nodes are entered, and by expert.
@@ -132,12 +147,14 @@ void ExpertExchange::add_home(std::size_t token, std::span<const DeviceId> devic
     wanted_.clear();
     for (std::size_t i = 0; i < assignments.size(); ++i)
       wanted_.push_back({assignments[i], first_.has_value() ? assignments[i].local : devices[i].idx()});
-    add_item(row, x, wanted_);
+    add_item(row, x, wanted_, own_rows_);
   }
   homes_.push_back(home);
 }
 
-void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const Wanted> wanted) {
+// rows: where those that this rank serves itself go.
+void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const Wanted> wanted,
+                              std::vector<ExpertRow>& rows) {
   const bool alone = context_.dispatch == Dispatch::kFlat || context_.dispatch == Dispatch::kPadded;
   Item item{parts_.size(), 0, wanted.size()};
   // By device, and of a device by expert.
@@ -155,9 +172,8 @@ void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const 
     }
     const auto assignments = std::span(part_assignments_).subspan(part.first, part.count);
     if (position == last_.own()) {
-      part.number = own_rows_.size();
-      for (const WireAssignment& assignment : assignments)
-        own_rows_.push_back({ExpertId{assignment.expert}, x});
+      part.number = rows.size();
+      for (const WireAssignment& assignment : assignments) rows.push_back({ExpertId{assignment.expert}, x});
     } else {
       part.number = last_.add(position, {row, assignments, x});
     }
@@ -183,9 +199,9 @@ void ExpertExchange::add_unwanted(std::int32_t row, const float* x, const Item& 
 
 // What came from other nodes goes to its devices in this one.
 Status ExpertExchange::pass_on() {
-  const ParcelList& arrived = first_->arrived();
-  for (std::size_t i = 0; i < arrived.size(); ++i) {
-    const Parcel parcel = arrived[i];
+  const ParcelList& parcels = first_->parcels();
+  for (std::size_t i = 0; i < parcels.size(); ++i) {
+    const Parcel parcel = parcels[i];
     wanted_.clear();
     for (const WireAssignment& assignment : parcel.assignments) {
       if (assignment.local >= last_.group().size()) {
@@ -195,101 +211,114 @@ Status ExpertExchange::pass_on() {
       }
       wanted_.push_back({assignment, assignment.local});
     }
-    add_item(parcel.row, parcel.x, wanted_);
+    add_item(parcel.row, parcel.x, wanted_, foreign_rows_);
   }
   return {};
 }
 
 Status ExpertExchange::collect_rows() {
-  const ParcelList& arrived = last_.arrived();
-  for (std::size_t i = 0; i < arrived.size(); ++i) {
-    const Parcel parcel = arrived[i];
+  passed_rows_ = foreign_rows_.size();
+  const ParcelList& parcels = last_.parcels();
+  for (std::size_t i = 0; i < parcels.size(); ++i) {
+    const Parcel parcel = parcels[i];
     for (const WireAssignment& assignment : parcel.assignments) {
       if (assignment.local != local_[context_.device().idx()]) {
         return lost(context_, "rank " + std::to_string(context_.transport.rank()) +
                                   " is sent a token for device " + std::to_string(assignment.local) +
                                   " of its node");
       }
-      rows_.push_back({ExpertId{assignment.expert}, parcel.x});
+      foreign_rows_.push_back({ExpertId{assignment.expert}, parcel.x});
     }
-  }
-  arrived_rows_ = rows_.size();
-  rows_.insert(rows_.end(), own_rows_.begin(), own_rows_.end());
-  return {};
-}
-
-const float* ExpertExchange::row_of(const Part& part, std::size_t i, std::span<const float> outputs) const {
-  if (part.position == last_.own()) return outputs.data() + (arrived_rows_ + part.number + i) * hidden_;
-  return last_.result(part.position, part.number) + i * hidden_;
-}
-
-void ExpertExchange::result_of(const Item& item, std::span<const float> outputs, float* to) const {
-  if (!exact()) std::fill_n(to, hidden_, 0.0F);
-  for (std::size_t p = item.first; p < item.last; ++p) {
-    const Part& part = parts_[p];
-    if (exact()) {
-      for (std::size_t i = 0; i < part.count; ++i)
-        std::copy_n(row_of(part, i, outputs), hidden_, to + part_index_[part.first + i] * hidden_);
-    } else if (part.position == last_.own()) {
-      for (std::size_t i = 0; i < part.count; ++i)
-        add_to({to, hidden_}, part_assignments_[part.first + i].weight, row_of(part, i, outputs));
-    } else {
-      add_to({to, hidden_}, row_of(part, 0, outputs));
-    }
-  }
-}
-
-Status ExpertExchange::combine(std::span<const float> outputs, std::span<float> h, HopCost& cost) {
-  GRACE_CHECK(outputs.size() == rows_.size() * hidden_, "an output for each row");
-  GRACE_TRY(answer_last(outputs, cost));
-  if (first_.has_value()) GRACE_TRY(answer_first(outputs, cost));
-  std::vector<float> sum(hidden_);
-  for (std::size_t first = 0; first < homes_.size();) {
-    std::size_t last = first;
-    while (last < homes_.size() && homes_[last].token == homes_[first].token) ++last;
-    const std::span<const Home> homes = std::span(homes_).subspan(first, last - first);
-    std::ranges::fill(sum, 0.0F);
-    exact() ? add_exact(homes, outputs, sum) : add_reduced(homes, outputs, sum);
-    add_to(h.subspan(homes_[first].token * hidden_, hidden_), sum.data());
-    first = last;
   }
   return {};
 }
 
-Status ExpertExchange::answer_last(std::span<const float> outputs, HopCost& cost) {
-  if (exact()) return last_.back(outputs.first(arrived_rows_ * hidden_), cost);
-  const ParcelList& arrived = last_.arrived();
-  answers_.assign(arrived.size() * hidden_, 0.0F);
+Status ExpertExchange::answer(std::span<const float> outputs, LevelBytes& sent) {
+  GRACE_CHECK(outputs.size() == foreign_rows_.size() * hidden_, "an output for each row");
+  foreign_outputs_ = outputs;
+  sent_ = &sent;
+  return answer_last();
+}
+
+Status ExpertExchange::answer_last() {
+  const std::span<const float> outputs = foreign_outputs_.subspan(passed_rows_ * hidden_);
+  if (exact()) return last_.answer(outputs, *sent_);
+  const ParcelList& parcels = last_.parcels();
+  answers_.assign(parcels.size() * hidden_, 0.0F);
   const float* row = outputs.data();
-  for (std::size_t i = 0; i < arrived.size(); ++i)
-    for (const WireAssignment& assignment : arrived[i].assignments) {
+  for (std::size_t i = 0; i < parcels.size(); ++i)
+    for (const WireAssignment& assignment : parcels[i].assignments) {
       add_to(std::span(answers_).subspan(i * hidden_, hidden_), assignment.weight, row);
       row += hidden_;
     }
-  return last_.back(answers_, cost);
+  return last_.answer(answers_, *sent_);
 }
 
-Status ExpertExchange::answer_first(std::span<const float> outputs, HopCost& cost) {
+Result<bool> ExpertExchange::home(bool wait) {
+  if (!GRACE_TRY(last_.answered(wait))) return false;
+  if (!first_.has_value()) return true;
+  if (!answered_first_) GRACE_TRY(answer_first());
+  answered_first_ = true;
+  return first_->answered(wait);
+}
+
+Status ExpertExchange::answer_first() {
   std::size_t rows = 0;
   for (std::size_t i = own_items_; i < items_.size(); ++i) rows += exact() ? items_[i].num_assignments : 1;
   answers_.resize(rows * hidden_);
   float* to = answers_.data();
   for (std::size_t i = own_items_; i < items_.size(); ++i) {
-    result_of(items_[i], outputs, to);
+    result_of(items_[i], to);
     to += (exact() ? items_[i].num_assignments : 1) * hidden_;
   }
-  return first_->back(answers_, cost);
+  return first_->answer(answers_, *sent_);
 }
 
-void ExpertExchange::add_exact(std::span<const Home> homes, std::span<const float> outputs,
-                               std::span<float> sum) {
+const float* ExpertExchange::row_of(const Item& item, const Part& part, std::size_t i) const {
+  if (part.position != last_.own()) return last_.result(part.position, part.number) + i * hidden_;
+  const std::span<const float> outputs = is_own(item) ? own_outputs_ : foreign_outputs_;
+  return outputs.data() + (part.number + i) * hidden_;
+}
+
+void ExpertExchange::result_of(const Item& item, float* to) const {
+  if (!exact()) std::fill_n(to, hidden_, 0.0F);
+  for (std::size_t p = item.first; p < item.last; ++p) {
+    const Part& part = parts_[p];
+    if (exact()) {
+      for (std::size_t i = 0; i < part.count; ++i)
+        std::copy_n(row_of(item, part, i), hidden_, to + part_index_[part.first + i] * hidden_);
+    } else if (part.position == last_.own()) {
+      for (std::size_t i = 0; i < part.count; ++i)
+        add_to({to, hidden_}, part_assignments_[part.first + i].weight, row_of(item, part, i));
+    } else {
+      add_to({to, hidden_}, row_of(item, part, 0));
+    }
+  }
+}
+
+void ExpertExchange::add_up(std::span<const float> outputs, std::span<float> h) {
+  GRACE_CHECK(outputs.size() == own_rows_.size() * hidden_, "an output for each row");
+  own_outputs_ = outputs;
+  sum_.resize(hidden_);
+  for (std::size_t first = 0; first < homes_.size();) {
+    std::size_t last = first;
+    while (last < homes_.size() && homes_[last].token == homes_[first].token) ++last;
+    const std::span<const Home> homes = std::span(homes_).subspan(first, last - first);
+    std::ranges::fill(sum_, 0.0F);
+    exact() ? add_exact(homes, sum_) : add_reduced(homes, sum_);
+    add_to(h.subspan(homes_[first].token * hidden_, hidden_), sum_.data());
+    first = last;
+  }
+}
+
+void ExpertExchange::add_exact(std::span<const Home> homes, std::span<float> sum) {
   weighed_.clear();
-  for (const Home& home : homes) weigh(home, outputs);
+  for (const Home& home : homes) weigh(home);
   std::ranges::sort(weighed_, {}, &Weighed::expert);
   for (const Weighed& one : weighed_) add_to(sum, one.weight, one.row);
 }
 
-void ExpertExchange::weigh(const Home& home, std::span<const float> outputs) {
+void ExpertExchange::weigh(const Home& home) {
   if (!home.is_item) {
     const float* rows = first_->result(home.position, home.number);
     for (std::size_t i = 0; i < home.count; ++i) {
@@ -302,19 +331,18 @@ void ExpertExchange::weigh(const Home& home, std::span<const float> outputs) {
   for (std::size_t p = item.first; p < item.last; ++p)
     for (std::size_t i = 0; i < parts_[p].count; ++i) {
       const WireAssignment& assignment = part_assignments_[parts_[p].first + i];
-      weighed_.push_back({assignment.expert, assignment.weight, row_of(parts_[p], i, outputs)});
+      weighed_.push_back({assignment.expert, assignment.weight, row_of(item, parts_[p], i)});
     }
 }
 
-void ExpertExchange::add_reduced(std::span<const Home> homes, std::span<const float> outputs,
-                                 std::span<float> sum) {
+void ExpertExchange::add_reduced(std::span<const Home> homes, std::span<float> sum) {
   answers_.resize(hidden_);
   // The own node's first, then the others as they ascend.
   for (const bool own : {true, false})
     for (const Home& home : homes) {
       if (home.is_item != own) continue;
       if (own) {
-        result_of(items_[home.number], outputs, answers_.data());
+        result_of(items_[home.number], answers_.data());
         add_to(sum, answers_.data());
       } else {
         add_to(sum, first_->result(home.position, home.number));

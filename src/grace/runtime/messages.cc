@@ -4,6 +4,7 @@
 #include <string>
 
 #include "grace/base/check.h"
+#include "grace/runtime/wire_values.h"
 
 namespace grace {
 namespace {
@@ -32,15 +33,17 @@ std::size_t assignment_bytes(const WireFormat& format) {
                                   (format.combine == Combine::kReduced ? kBytesPerGateWeight : 0));
 }
 
+std::size_t vector_bytes_of(const WireFormat& format) {
+  return static_cast<std::size_t>(format.hidden_size * bytes_per_value(format.wire));
+}
+
 }  // namespace
 
-void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<std::byte>& message) {
+void append_parcel(const WireFormat& format, const Parcel& parcel, MessageBuffer& message) {
   GRACE_CHECK(format.unwanted || !parcel.assignments.empty(), "a vector that nobody wants");
-  const std::size_t vector_bytes = static_cast<std::size_t>(format.hidden_size) * sizeof(float);
-  const std::size_t begin = message.size();
-  message.resize(begin + static_cast<std::size_t>(kBytesPerVectorHeader) +
-                 parcel.assignments.size() * assignment_bytes(format) + vector_bytes);
-  std::byte* to = message.data() + begin;
+  std::byte* to =
+      message.append(static_cast<std::size_t>(kBytesPerVectorHeader) +
+                     parcel.assignments.size() * assignment_bytes(format) + vector_bytes_of(format));
   put(to, parcel.row);
   put(to, static_cast<std::int32_t>(parcel.assignments.size()));
   for (const WireAssignment& assignment : parcel.assignments) {
@@ -49,17 +52,25 @@ void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<s
   }
   if (format.combine == Combine::kReduced)
     for (const WireAssignment& assignment : parcel.assignments) put(to, assignment.weight);
-  std::memcpy(to, parcel.x, vector_bytes);
+  put_values(format.wire, {parcel.x, static_cast<std::size_t>(format.hidden_size)}, to);
 }
 
 void ParcelList::clear() {
   entries_.clear();
   assignments_.clear();
+  values_.clear();
 }
 
 void ParcelList::add(const Parcel& parcel) {
-  entries_.push_back({parcel.row, assignments_.size(), parcel.assignments.size(), parcel.x});
+  entries_.push_back({parcel.row, assignments_.size(), parcel.assignments.size(), parcel.x, 0});
   assignments_.insert(assignments_.end(), parcel.assignments.begin(), parcel.assignments.end());
+}
+
+void ParcelList::add(const Parcel& parcel, const std::byte* bf16, std::size_t size) {
+  add({parcel.row, parcel.assignments, nullptr});
+  entries_.back().value = values_.size();
+  values_.resize(values_.size() + size);
+  take_values(Wire::kBf16, bf16, {values_.data() + entries_.back().value, size});
 }
 
 Status read_parcels(const WireFormat& format, std::span<const std::byte> message, int source,
@@ -70,7 +81,7 @@ Status read_parcels(const WireFormat& format, std::span<const std::byte> message
     return peer_lost("rank " + std::to_string(source) + ": byte " + std::to_string(byte) +
                      " of its dispatch message: " + what);
   };
-  const std::size_t vector_bytes = static_cast<std::size_t>(format.hidden_size) * sizeof(float);
+  const std::size_t vector_bytes = vector_bytes_of(format);
   std::vector<WireAssignment> assignments;
   const std::byte* at = message.data();
   const std::byte* const end = at + message.size();
@@ -104,7 +115,10 @@ Status read_parcels(const WireFormat& format, std::span<const std::byte> message
     }
     if (format.combine == Combine::kReduced)
       for (WireAssignment& assignment : assignments) assignment.weight = take<float>(at);
-    if (!fills) parcels.add({row, assignments, reinterpret_cast<const float*>(at)});
+    if (!fills && format.wire == Wire::kF32)
+      parcels.add({row, assignments, reinterpret_cast<const float*>(at)});
+    else if (!fills)
+      parcels.add({row, assignments, nullptr}, at, static_cast<std::size_t>(format.hidden_size));
     at += vector_bytes;
   }
   return {};

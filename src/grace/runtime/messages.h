@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "grace/base/result.h"
+#include "grace/comm/channel.h"
 #include "grace/cost/cost.h"
 
 namespace grace {
@@ -30,32 +31,39 @@ struct WireFormat {
   int hidden_size = 0;
   int num_experts = 0;
   Combine combine = Combine::kExact;
+  Wire wire = Wire::kF32;
   bool padding = false;   // rows of -1 only fill a message up; they are skipped
   bool unwanted = false;  // vectors that nobody wants travel too
 };
 
 // REQUIRES: the parcel has an assignment, or the format lets unwanted vectors travel.
-void append_parcel(const WireFormat& format, const Parcel& parcel, std::vector<std::byte>& message);
+void append_parcel(const WireFormat& format, const Parcel& parcel, MessageBuffer& message);
 
-// The parcels of many messages, in the order in which they were read; x points into the messages.
+// The parcels of many messages, in the order in which they were read. x points into the messages, or, where
+// values travel as bf16, into the list.
 class ParcelList {
  public:
   std::size_t size() const { return entries_.size(); }
   Parcel operator[](std::size_t i) const {
     const Entry& entry = entries_[i];
-    return {entry.row, std::span(assignments_).subspan(entry.first, entry.count), entry.x};
+    const float* x = entry.x != nullptr ? entry.x : values_.data() + entry.value;
+    return {entry.row, std::span(assignments_).subspan(entry.first, entry.count), x};
   }
   void clear();
   void add(const Parcel& parcel);
+  // The same with a vector of bf16 values, [size], in place of parcel.x.
+  void add(const Parcel& parcel, const std::byte* bf16, std::size_t size);
 
  private:
   struct Entry {
     std::int32_t row;
     std::size_t first, count;
     const float* x;
+    std::size_t value;
   };
   std::vector<Entry> entries_;
   std::vector<WireAssignment> assignments_;
+  std::vector<float> values_;
 };
 
 // Reads the message of rank `source` and appends its parcels. Errors: peer_lost, with the byte, for a message

@@ -3,12 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "grace/base/rng.h"
 #include "grace/files/mapped_file.h"
+#include "grace/files/safetensors.h"
+#include "grace/runtime/wire_values.h"
 
 namespace grace {
 namespace {
@@ -18,10 +24,11 @@ using testing::HasSubstr;
 constexpr WireFormat kExact{2, 6, Combine::kExact};
 constexpr WireFormat kReduced{2, 6, Combine::kReduced};
 
-class AMessage : public testing::TestWithParam<Combine> {};
+class AMessage : public testing::TestWithParam<std::pair<Combine, Wire>> {};
 
 TEST_P(AMessage, IsReadBackAsItWasWritten) {
-  const WireFormat format{3, 40, GetParam()};
+  const auto [combine, wire] = GetParam();
+  const WireFormat format{3, 40, combine, wire};
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
@@ -29,7 +36,7 @@ TEST_P(AMessage, IsReadBackAsItWasWritten) {
     for (float& value : x) value = static_cast<float>(rng.uniform());
     ParcelList sent;
     std::size_t num_assignments = 0;
-    std::vector<std::byte> message;
+    OwnBuffer message;
     for (std::uint64_t n = rng.below(8); n > 0; --n) {
       std::vector<WireAssignment> assignments;
       for (std::uint16_t e = 0; e < 40; ++e)
@@ -42,10 +49,11 @@ TEST_P(AMessage, IsReadBackAsItWasWritten) {
       append_parcel(format, sent[sent.size() - 1], message);
       num_assignments += assignments.size();
     }
-    const std::size_t per_assignment = GetParam() == Combine::kExact ? 4 : 8;
-    EXPECT_EQ(message.size(), sent.size() * (8 + 3 * 4) + num_assignments * per_assignment);
+    const std::size_t per_assignment = combine == Combine::kExact ? 4 : 8;
+    EXPECT_EQ(message.size(),
+              sent.size() * (8 + 3 * (wire == Wire::kF32 ? 4 : 2)) + num_assignments * per_assignment);
     ParcelList read;
-    ASSERT_TRUE(read_parcels(format, message, 0, read).ok());
+    ASSERT_TRUE(read_parcels(format, std::as_const(message).bytes(), 0, read).ok());
     ASSERT_EQ(read.size(), sent.size());
     for (std::size_t i = 0; i < read.size(); ++i) {
       EXPECT_EQ(read[i].row, sent[i].row);
@@ -54,14 +62,44 @@ TEST_P(AMessage, IsReadBackAsItWasWritten) {
         EXPECT_EQ(read[i].assignments[a].expert, sent[i].assignments[a].expert);
         EXPECT_EQ(read[i].assignments[a].local, sent[i].assignments[a].local);
         EXPECT_EQ(read[i].assignments[a].weight,
-                  GetParam() == Combine::kExact ? 0.0F : sent[i].assignments[a].weight);
+                  combine == Combine::kExact ? 0.0F : sent[i].assignments[a].weight);
       }
-      for (std::size_t k = 0; k < 3; ++k) EXPECT_EQ(read[i].x[k], sent[i].x[k]);
+      for (std::size_t k = 0; k < 3; ++k)
+        EXPECT_EQ(read[i].x[k], wire == Wire::kF32 ? sent[i].x[k] : f32_of_bf16(bf16_of_f32(sent[i].x[k])));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, AMessage, testing::Values(Combine::kExact, Combine::kReduced));
+INSTANTIATE_TEST_SUITE_P(All, AMessage,
+                         testing::Values(std::pair(Combine::kExact, Wire::kF32),
+                                         std::pair(Combine::kReduced, Wire::kF32),
+                                         std::pair(Combine::kExact, Wire::kBf16),
+                                         std::pair(Combine::kReduced, Wire::kBf16)));
+
+TEST(AValue, IsRoundedOnTheWayAsEverywhereElse) {
+  const float limit = std::numeric_limits<float>::max();
+  std::vector<float> values{0.0F,         -0.0F,  1.0F,  1.00390625F, 1.01171875F,
+                            -3.1415927F,  1e-40F, limit, -limit,      std::numeric_limits<float>::infinity(),
+                            std::nanf("")};
+  Rng rng(7);
+  for (int i = 0; i < 10000; ++i)
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(rng.next())));
+  std::vector<std::byte> wire(values.size() * 2);
+  put_values(Wire::kBf16, values, wire.data());
+  std::vector<float> back(values.size());
+  take_values(Wire::kBf16, wire.data(), back);
+  std::vector<float> rounded = values;
+  round_values(Wire::kBf16, rounded);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(std::isnan(back[i]), std::isnan(values[i]));
+    if (std::isnan(values[i])) continue;
+    EXPECT_EQ(back[i], f32_of_bf16(bf16_of_f32(values[i]))) << values[i];
+    EXPECT_EQ(rounded[i], back[i]);
+    if (std::isfinite(back[i]) && std::abs(values[i]) > 1e-37F) {
+      EXPECT_LE(std::abs(back[i] - values[i]), std::abs(values[i]) / 256);
+    }
+  }
+}
 
 std::string error_of(const WireFormat& format, const std::vector<std::int32_t>& words) {
   ParcelList parcels;

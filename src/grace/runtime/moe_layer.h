@@ -13,7 +13,8 @@
 #include "grace/routing/routing.h"
 #include "grace/runtime/context.h"
 #include "grace/runtime/engine.h"
-#include "grace/runtime/expert_exchange.h"
+#include "grace/runtime/expert_work.h"
+#include "grace/runtime/step_runner.h"
 
 namespace grace {
 
@@ -38,32 +39,28 @@ class MoeLayer {
 
   // Routing starts its turns anew.
   void reset(const RankContext& context);
-  // Collective. h: [T, H], in and out: h += moe(norm(h)). `exchange` may serve all layers in turn. Errors:
-  // the transport's; peer_lost when another rank sends what cannot be.
-  Status run(const RankContext& context, ExpertExchange& exchange, std::span<float> h,
-             LayerCounters& counters, Choices& choices);
-
-  // Collective. h: [T, H] += what the experts chosen make of x: [T, H]; x stays as it is until the end.
-  Status serve(const RankContext& context, ExpertExchange& exchange, std::span<const float> x,
-               const Choices& choices, std::span<float> h, LayerCounters& counters);
+  // Collective. h: [T, H], in and out: h += moe(norm(h)). `step` serves all layers and has begun one.
+  // Errors: the transport's; peer_lost when another rank sends what cannot be.
+  Status run(const RankContext& context, StepRunner& step, std::span<float> h, LayerCounters& counters,
+             Choices& choices);
+  // Collective. h: [T, H] += what the experts chosen make of x: [T, H], which may be rounded.
+  Status serve(const RankContext& context, StepRunner& step, std::span<float> x, const Choices& choices,
+               std::span<float> h, LayerCounters& counters);
 
   const LayerPlan& plan() const { return plan_; }
 
  private:
   void gate(const RankContext& context, std::span<const float> x, Choices& choices) const;
-  Status check_hosted(const RankContext& context, std::span<const ExpertRow> rows) const;
-  // outputs: [rows, H].
-  void run_experts(const RankContext& context, std::span<const ExpertRow> rows,
-                   std::vector<float>& outputs) const;
+  bool overlap_pays(const RankContext& context, std::span<const std::int32_t> devices) const;
 
   LayerPlan plan_;
   std::vector<char> allowed_;  // [E, E] kernels::gate_among's, or empty and the gate is free
   std::string policy_;
   std::vector<float> norm_;
   kernels::PackedMatrix gate_;
-  std::vector<kernels::PackedExpert> experts_;
-  std::vector<int> slot_of_expert_;  // [E], kNotHere where the rank has no copy
+  HostedExperts experts_;
   std::unique_ptr<Router> router_;
+  double last_flight_s_ = 0, last_experts_s_ = 0;  // of the last step
 };
 
 }  // namespace grace

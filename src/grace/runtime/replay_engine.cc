@@ -9,8 +9,8 @@
 #include "grace/routing/partners.h"
 #include "grace/runtime/agreement.h"
 #include "grace/runtime/context.h"
-#include "grace/runtime/expert_exchange.h"
 #include "grace/runtime/moe_layer.h"
+#include "grace/runtime/step_runner.h"
 
 namespace grace {
 namespace {
@@ -28,9 +28,9 @@ class ReplayEngine final : public Engine {
         config_(config_of(source)),
         cluster_(cluster),
         spans_(options.record_spans),
-        context_{config_,          cluster_,        transport,       pool,
-                 options.dispatch, options.combine, options.aligned, spans_},
-        exchange_(context_),
+        context_{config_,      cluster_,        transport,       pool,  options.dispatch, options.combine,
+                 options.wire, options.overlap, options.aligned, spans_},
+        runner_(context_, options),
         counters_(config_.moe_layers.size()) {}
 
   Status load(const Plan& plan) {
@@ -59,9 +59,11 @@ class ReplayEngine final : public Engine {
     for (std::size_t t = 0; t < rows.size(); ++t)
       fill(Rng(source_.seed).fork(kTokens).fork(static_cast<std::uint64_t>(rows[t])),
            std::span(h).subspan(t * hidden, hidden));
+    GRACE_TRY(runner_.begin(rows.size()));
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const std::vector<float> x = h;
-      GRACE_TRY(layers_[l].serve(context_, exchange_, x, choices_of(rows, l), h, counters_[l]));
+      spans_.set_layer(static_cast<int>(l));
+      std::vector<float> x = h;
+      GRACE_TRY(layers_[l].serve(context_, runner_, x, choices_of(rows, l), h, counters_[l]));
     }
     if (!all_logits) keep_last(input, h);
     logits.assign(h.size() / hidden * kVocabulary, 0.0F);
@@ -125,7 +127,7 @@ class ReplayEngine final : public Engine {
   Cluster cluster_;
   SpanLog spans_;
   RankContext context_;
-  ExpertExchange exchange_;
+  StepRunner runner_;
   std::vector<MoeLayer> layers_;
   kernels::PackedMatrix head_;
   std::vector<LayerCounters> counters_;

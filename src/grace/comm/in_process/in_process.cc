@@ -1,6 +1,7 @@
 // Ranks as threads of one process: a hub with a mailbox for every ordered pair of ranks, under one mutex.
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -16,19 +17,20 @@ namespace grace {
 namespace {
 
 using comm::Call;
-using Bytes = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
 
 struct Message {
+  int channel;
   Call call;
-  Bytes bytes;
+  std::shared_ptr<MessageBuffer> buffer;  // the sender's own where the message is read in place
+  std::span<const std::byte> bytes;       // of the buffer
 };
 struct Fault {
   int rank;
   std::string reason;
 };
 
-// Thread-safe. Messages of a pair are taken in the order in which they were put.
+// Thread-safe. Messages of a pair and channel are taken in the order in which they were put.
 class Hub {
  public:
   Hub(int size, std::chrono::milliseconds timeout)
@@ -38,7 +40,7 @@ class Hub {
         ended_(to_idx(size), false) {}
 
   int size() const { return static_cast<int>(arrived_.size()); }
-  Clock::time_point deadline() const { return Clock::now() + timeout_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
 
   void put(int from, int to, Message message) {
     {
@@ -48,22 +50,23 @@ class Hub {
     arrived_[to_idx(to)].notify_one();
   }
 
-  // The next message of `from` to `to`, which must belong to `call`.
-  Result<Bytes> take(int from, int to, Call call, Clock::time_point deadline) {
+  // The next message of `from` to `to` on the channel, which must belong to `call`; nothing where it has not
+  // come by the deadline.
+  Result<std::optional<Message>> take(int from, int to, int channel, Call call, Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     std::deque<Message>& box = mailbox(from, to);
-    const auto is_over = [&] { return !box.empty() || fault_.has_value() || ended_[to_idx(from)]; };
-    if (!arrived_[to_idx(to)].wait_until(lock, deadline, is_over))
-      return comm::waited_too_long(to, from, call, timeout_);
+    const auto find = [&] { return std::ranges::find(box, channel, &Message::channel); };
+    const auto is_over = [&] { return find() != box.end() || fault_.has_value() || ended_[to_idx(from)]; };
+    if (!arrived_[to_idx(to)].wait_until(lock, deadline, is_over)) return std::optional<Message>();
     if (fault_.has_value()) return comm::left_with_fault(to, fault_->rank, fault_->reason);
-    if (!box.empty()) {
-      if (box.front().call != call) return comm::in_another_call(to, from, call, box.front().call);
-      Bytes bytes = std::move(box.front().bytes);
-      box.pop_front();
-      return bytes;
-    }
-    return comm::left_with_fault(to, from,
-                                 "it ended while others wait for it in " + std::string(name_of(call)));
+    const auto at = find();
+    if (at == box.end())
+      return comm::left_with_fault(to, from,
+                                   "it ended while others wait for it in " + std::string(name_of(call)));
+    if (at->call != call) return comm::in_another_call(to, from, call, at->call);
+    std::optional<Message> message = std::move(*at);
+    box.erase(at);
+    return message;
   }
 
   // Only the first fault is kept: the later ones follow from it.
@@ -97,38 +100,95 @@ class Hub {
   std::optional<Fault> fault_;
 };
 
+class InProcessChannel final : public Channel {
+ public:
+  InProcessChannel(Hub& hub, int rank, std::vector<int> group, Reading reading, int number,
+                   std::vector<std::int64_t>& bytes_sent_to, std::optional<Error>& fault)
+      : Channel(std::move(group), rank, bytes_sent_to),
+        hub_(hub),
+        rank_(rank),
+        reading_(reading),
+        number_(number),
+        messages_(this->group().size()),
+        come_(this->group().size(), true),
+        fault_(fault) {
+    for (auto& buffer : outgoing_) buffer = std::make_shared<OwnBuffer>();
+  }
+
+  Result<bool> poll() override {
+    GRACE_TRY(take_until([](std::size_t) { return Clock::time_point(); }));
+    return missing_ == 0;
+  }
+
+  Status finish() override {
+    const Status status = take_until([&](std::size_t) { return Clock::now() + hub_.timeout(); });
+    if (!status.ok() || missing_ == 0) return status;
+    const auto i = static_cast<std::size_t>(std::ranges::find(come_, false) - come_.begin());
+    fault_ = comm::waited_too_long(rank_, group()[i], call(), hub_.timeout());
+    return *fault_;
+  }
+
+  bool has_come(std::size_t i) const override { return come_[i]; }
+
+ private:
+  Status send() override {
+    if (fault_.has_value()) return *fault_;
+    for (std::size_t i = 0; i < group().size(); ++i) {
+      received_[i] = {};
+      come_[i] = i == own();
+      if (i == own()) continue;
+      std::shared_ptr<MessageBuffer> buffer = outgoing_[i];
+      if (reading_ == Reading::kCopied) buffer = copy_of(*buffer);
+      const std::span<const std::byte> bytes = std::as_const(*buffer).bytes();
+      hub_.put(rank_, group()[i], {number_, call(), std::move(buffer), bytes});
+    }
+    missing_ = group().size() - 1;
+    return {};
+  }
+
+  static std::shared_ptr<MessageBuffer> copy_of(const MessageBuffer& buffer) {
+    auto copy = std::make_shared<OwnBuffer>();
+    std::byte* to = copy->append(buffer.size());
+    if (buffer.size() > 0) std::memcpy(to, buffer.bytes().data(), buffer.size());
+    return copy;
+  }
+
+  template <typename Deadline>
+  Status take_until(Deadline deadline) {
+    if (fault_.has_value()) return *fault_;
+    for (std::size_t i = 0; missing_ > 0 && i < group().size(); ++i) {
+      if (come_[i]) continue;
+      Result<std::optional<Message>> taken = hub_.take(group()[i], rank_, number_, call(), deadline(i));
+      if (!taken.ok()) {
+        fault_ = taken.error();
+        return *fault_;
+      }
+      if (!taken.value().has_value()) continue;
+      messages_[i] = *std::move(taken).value();
+      received_[i] = messages_[i].bytes;
+      come_[i] = true;
+      --missing_;
+    }
+    return {};
+  }
+
+  Hub& hub_;
+  const int rank_;
+  const Reading reading_;
+  const int number_;
+  std::vector<Message> messages_;  // [group]
+  std::vector<bool> come_;         // [group]
+  std::size_t missing_ = 0;
+  std::optional<Error>& fault_;
+};
+
 class InProcessTransport final : public Transport {
  public:
   InProcessTransport(Hub& hub, int rank) : Transport(hub.size()), hub_(hub), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return hub_.size(); }
-
-  Status all_to_all_among(std::span<const int> group, std::span<const std::byte> send,
-                          std::span<const std::size_t> send_offsets, Bytes& received,
-                          std::vector<std::size_t>& received_offsets) override {
-    hand_over(group, send, send_offsets);
-    const std::vector<Bytes> parts = GRACE_TRY(exchange(Call::kAllToAll, group, [&](std::size_t i) {
-      return send.subspan(send_offsets[i], send_offsets[i + 1] - send_offsets[i]);
-    }));
-    received_offsets.assign(1, 0);
-    for (const Bytes& part : parts) received_offsets.push_back(received_offsets.back() + part.size());
-    received.clear();
-    received.reserve(received_offsets.back());
-    for (const Bytes& part : parts) received.insert(received.end(), part.begin(), part.end());
-    return {};
-  }
-
-  Result<std::vector<Bytes>> all_gather(std::span<const std::byte> mine) override {
-    return exchange(Call::kAllGather, everyone(), [mine](std::size_t) { return mine; });
-  }
-
-  Status barrier() override {
-    const Result<std::vector<Bytes>> all =
-        exchange(Call::kBarrier, everyone(), [](std::size_t) { return std::span<const std::byte>(); });
-    if (!all.ok()) return all.error();
-    return {};
-  }
+  bool shares_memory_with(int) const override { return true; }
 
   void abort(std::string_view reason) override {
     if (!fault_.has_value()) fault_ = peer_lost(comm::rank_name(rank_) + ": left: " + std::string(reason));
@@ -136,25 +196,9 @@ class InProcessTransport final : public Transport {
   }
 
  private:
-  // Puts part(i) into the mailbox of the group's rank i, then takes from each; by position in the group.
-  template <typename Part>
-  Result<std::vector<Bytes>> exchange(Call call, std::span<const int> group, Part part) {
-    if (fault_.has_value()) return *fault_;
-    const Clock::time_point deadline = hub_.deadline();
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      const std::span<const std::byte> bytes = part(i);
-      hub_.put(rank_, group[i], {call, Bytes(bytes.begin(), bytes.end())});
-    }
-    std::vector<Bytes> parts(group.size());
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      Result<Bytes> taken = hub_.take(group[i], rank_, call, deadline);
-      if (!taken.ok()) {
-        fault_ = taken.error();
-        return *fault_;
-      }
-      parts[i] = std::move(taken).value();
-    }
-    return parts;
+  std::unique_ptr<Channel> make_channel(std::vector<int> group, Reading reading, int number) override {
+    return std::make_unique<InProcessChannel>(hub_, rank_, std::move(group), reading, number, bytes_sent_to_,
+                                              fault_);
   }
 
   Hub& hub_;

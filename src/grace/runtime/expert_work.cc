@@ -1,0 +1,67 @@
+#include "grace/runtime/expert_work.h"
+
+#include <algorithm>
+
+#include "grace/base/check.h"
+
+namespace grace {
+namespace {
+
+// Enough to use a weight often once it is in the cache, few enough to share out.
+constexpr std::size_t kRowsPerItem = 64;
+
+}  // namespace
+
+void ExpertWork::set(std::span<const ExpertRow> first, std::span<const ExpertRow> second,
+                     const HostedExperts& experts) {
+  rows_.assign(first.begin(), first.end());
+  rows_.insert(rows_.end(), second.begin(), second.end());
+  // Outputs only grow: what is not computed is never read.
+  if (outputs_.size() < rows_.size() * hidden_) outputs_.resize(rows_.size() * hidden_);
+  const auto slot_of = [&](const ExpertRow& row) { return experts.slot_of_expert[row.expert.idx()]; };
+  std::vector<std::size_t> begin(experts.weights.size() + 1, 0);
+  for (const ExpertRow& row : rows_) {
+    GRACE_CHECK(slot_of(row) != kNotHere, "a row for an expert that is not here");
+    ++begin[static_cast<std::size_t>(slot_of(row)) + 1];
+  }
+  items_.clear();
+  next_ = num_experts_ = 0;
+  for (std::size_t slot = 0; slot + 1 < begin.size(); ++slot) {
+    num_experts_ += begin[slot + 1] > 0 ? 1 : 0;
+    begin[slot + 1] += begin[slot];
+    for (std::size_t at = begin[slot]; at < begin[slot + 1]; at += kRowsPerItem)
+      items_.push_back({slot, at, std::min(at + kRowsPerItem, begin[slot + 1])});
+  }
+  order_.resize(rows_.size());
+  for (std::size_t row = 0; row < rows_.size(); ++row)
+    order_[begin[static_cast<std::size_t>(slot_of(rows_[row]))]++] = row;
+}
+
+void ExpertWork::run_some(const HostedExperts& experts, ThreadPool& pool) {
+  run(experts, pool, std::min(items_.size(), next_ + static_cast<std::size_t>(pool.num_threads())));
+}
+
+void ExpertWork::run_all(const HostedExperts& experts, ThreadPool& pool) {
+  run(experts, pool, items_.size());
+}
+
+void ExpertWork::run(const HostedExperts& experts, ThreadPool& pool, std::size_t last) {
+  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(pool.num_threads())));
+  pool.for_each(last - next_,
+                [&](std::size_t i, int thread) { run_item(experts, items_[next_ + i], thread); });
+  next_ = last;
+}
+
+void ExpertWork::run_item(const HostedExperts& experts, const Item& item, int thread) {
+  Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
+  const std::size_t rows = item.last - item.first;
+  scratch.x.resize(rows * hidden_);
+  scratch.y.resize(rows * hidden_);
+  for (std::size_t r = 0; r < rows; ++r)
+    std::copy_n(rows_[order_[item.first + r]].x, hidden_, scratch.x.data() + r * hidden_);
+  kernels::expert_ffn(scratch.x, experts.weights[item.slot], scratch.y);
+  for (std::size_t r = 0; r < rows; ++r)
+    std::copy_n(scratch.y.data() + r * hidden_, hidden_, outputs_.data() + order_[item.first + r] * hidden_);
+}
+
+}  // namespace grace

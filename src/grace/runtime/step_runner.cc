@@ -1,0 +1,35 @@
+#include "grace/runtime/step_runner.h"
+
+#include <algorithm>
+
+namespace grace {
+
+StepRunner::Way::Way(const RankContext& engine, Dispatch dispatch, std::size_t parts)
+    : context{engine.config,  engine.cluster, engine.transport, engine.pool,    dispatch,
+              engine.combine, engine.wire,    engine.overlap,   engine.aligned, engine.spans},
+      runner(context, parts) {}
+
+StepRunner::StepRunner(const RankContext& context, const EngineOptions& options)
+    : dispatches_(options.choose_dispatch ? std::vector{Dispatch::kPerDevice, Dispatch::kTwoStage}
+                                          : std::vector{options.dispatch}),
+      chooser_(context.config, context.cluster, context.transport, dispatches_, options.parts,
+               options.combine, options.wire) {
+  const std::size_t parts = options.parts == 0 ? 2 : static_cast<std::size_t>(options.parts);
+  for (const Dispatch dispatch : dispatches_)
+    ways_.push_back(std::make_unique<Way>(context, dispatch, parts));
+}
+
+Status StepRunner::begin(std::size_t tokens) {
+  choice_ = GRACE_TRY(chooser_.choose(tokens));
+  return {};
+}
+
+Status StepRunner::run(const RoutedTokens& tokens, std::span<float> x, const HostedExperts& experts,
+                       bool overlap, std::span<float> h, LayerCounters& counters) {
+  chooser_.saw(tokens.device_of_choice);
+  const auto way = std::ranges::find(dispatches_, choice_.dispatch) - dispatches_.begin();
+  return ways_[static_cast<std::size_t>(way)]->runner.run(tokens, x, experts, choice_.parts, overlap, h,
+                                                          counters);
+}
+
+}  // namespace grace
