@@ -93,7 +93,11 @@ def _all(args: argparse.Namespace) -> int:
     shape, path = next(iter(routings.items()))
     complete &= curve.run_curve(program, Store(args.state / "curve"), path, curve.RATES, curve.MOST_TOKENS, curve.STEP, curve.ROUNDS, args.dry_run)
     complete &= link.run_links(program, Store(args.state / "link"), path, link.RATES, link.ROUNDS, args.dry_run)
-    complete &= overlap.run_overlap(program, Store(args.state / "overlap"), path, shape, overlap.RATES, overlap.ROUNDS, args.dry_run)
+    try:
+        complete &= overlap.run_overlap(program, Store(args.state / "overlap"), path, shape, overlap.RATES, overlap.ROUNDS, args.dry_run)
+    except Refusal as refusal:  # the rest is worth having
+        print(f"exchange_benchmarks: {refusal}", file=sys.stderr)
+        complete = False
     if not args.dry_run:
         _simulate(args, program)
     _report(args)

@@ -10,7 +10,7 @@ from labkit.exchange import page, trace as traces
 from labkit.exchange.figures import outcome_of
 from labkit.exchange.preparation import calibrated, kbits
 from labkit.exchange.program import ALIGNED, Program, Run, replay
-from labkit.exchange.progress import run_all
+from labkit.exchange.progress import duration, run_all
 from labkit.exchange.store import Store, write_atomically
 from labkit.refusal import Refusal
 from labkit.units import bits_per_s
@@ -79,7 +79,7 @@ def run_curve(program: Program, store: Store, routing: pathlib.Path, rates: str,
               for number in range(1, rounds + 1) for dispatch in dispatches(program)]
     clusters = {rate: calibrated(program, store, rate, dry) for rate in {point.rate for point in points}}
     if None in clusters.values():
-        print(f"curve: calibrations and up to {len(points)} runs are missing")
+        print(f"curve: calibrations and up to {len(points)} runs are missing, about {duration(sum(map(_guess_s, points)))}")
         return False
     runs = [run_of(point, program, {"shape": shape, "routing": routing, "cluster": clusters[point.rate]}) for point in points]
     told = {"rounds": rounds, "routing": routing.name, "rates": rates, "most": most, "step": step, "version": program.version,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from labkit.refusal import Refusal
 
-SIZES = {"deepseek-v2-lite": (2048, 1408), "olmoe": (2048, 1024)}  # H, F: for a first guess of the time
+SIZES = {"deepseek-v2-lite": (2048, 1408, 6), "olmoe": (2048, 1024, 8)}  # H, F, K: for a first guess of the time
 QUICK = ("vanilla", "occult", "grace", "joint@grace")
 LAYERS = 2
 # How the paper's exchange ratios are reached, and the one larger workload.

@@ -12,7 +12,7 @@ from labkit.exchange.figures import Outcome, outcome_of
 from labkit.exchange.preparation import Bench, Missing, Prepared, prepare, row_run, text_run
 from labkit.exchange.program import Run
 from labkit.exchange.progress import duration, run_all
-from labkit.exchange.settings import LAYERS, SIZES, Row, Setting
+from labkit.exchange.settings import LAYERS, SIZES, Row, Setting, rows_of
 from labkit.exchange.store import Store, write_atomically
 
 SETTING_FILE = "setting.json"
@@ -22,10 +22,10 @@ JOINT = "joint@grace"
 LOSSY = {"c2r"}  # the choices of its gate are not the model's
 FULL_ROUNDS, QUICK_ROUNDS = 3, 1
 # For a first guess of how long a run takes; the second round of a strategy goes by the first.
-START_S = 8.0
-FLOPS_PER_S, WEIGHT_BYTES_PER_S = 60e9, 15e9
+START_S, CALIBRATION_S = 8.0, 60.0
+FLOPS_PER_S, WEIGHT_BYTES_PER_S = 80e9, 20e9
 SHARE_OF_VANILLA = {"vanilla": 1.0, "padded": 1.6, "allgather": 1.2, "occult": 0.7, "c2r": 0.6, "eplb": 0.6, "grace": 0.4, "joint": 0.3}
-EXPERTS_OF_A_GUESS, CHOICES_OF_A_GUESS = 64, 8
+EXPERTS_OF_A_GUESS = 64
 
 
 def rounds_of(setting: Setting, asked: int | None) -> int:
@@ -33,11 +33,16 @@ def rounds_of(setting: Setting, asked: int | None) -> int:
 
 
 def guess_s(setting: Setting, strategy: str) -> float:
-    hidden, ffn = SIZES.get(setting.shape, (2048, 1408))
-    flops = 6.0 * hidden * ffn * CHOICES_OF_A_GUESS * setting.batch * setting.prefill * setting.layers
+    hidden, ffn, choices = SIZES.get(setting.shape, (2048, 1408, 8))
+    flops = 6.0 * hidden * ffn * choices * setting.batch * setting.prefill * setting.layers
     a_rank = flops / setting.num_devices / FLOPS_PER_S
     decode = 4.0 * 3 * hidden * ffn * EXPERTS_OF_A_GUESS * setting.layers * setting.decode / WEIGHT_BYTES_PER_S
     return START_S + 2 * a_rank + setting.ratio * a_rank * SHARE_OF_VANILLA.get(strategy, 1.0) * (1 + setting.decode / setting.prefill) + decode
+
+
+def _guess_of_preparation_s(setting: Setting) -> float:
+    probe = guess_s(dataclasses.replace(setting, ratio=setting.ratio / 20), BASELINE)  # its link is that much faster
+    return probe if setting.quick else 3 * probe + guess_s(setting, BASELINE) + CALIBRATION_S
 
 
 def wanted(bench: Bench, setting: Setting, prepared: Prepared, rounds: int) -> list[tuple[Row, Run]]:
@@ -50,8 +55,8 @@ def run_table(bench: Bench, setting: Setting, rounds: int, dry: bool) -> bool:
     try:
         prepared = prepare(bench, setting, dry)
     except Missing as missing:
-        strategies = [row for row in SHARE_OF_VANILLA if not setting.quick or row in ("vanilla", "occult", "grace", "joint")]
-        seconds = sum(guess_s(setting, strategy) for strategy in strategies) * rounds + 2 * guess_s(setting, BASELINE) + 60
+        rows = rows_of(setting, EXPERTS_OF_A_GUESS, bench.program.strategies())
+        seconds = _guess_of_preparation_s(setting) + rounds * sum(guess_s(setting, row.strategy) for row in rows)
         print(f"{setting.name}: {missing} and all rows are missing, about {duration(seconds)}")
         return False
     pairs = wanted(bench, setting, prepared, rounds)
