@@ -271,6 +271,10 @@ class ASimulation(unittest.TestCase):
         self.assertIn("| slow | 102.5 (100.0..105.0) | 90.0 | 0.88 |", text)
 
 
+    def test_takes_what_the_runs_sent(self):
+        self.assertEqual([simulator.wire_of(also) for also in ("", "--threads 1", "--wire bf16", "--wire")], ["f32", "f32", "bf16", "f32"])
+
+
 class AnOverlap(unittest.TestCase):
     def test_hides_a_share_of_the_shorter_of_exchange_and_independent_work(self):
         of = overlap.Compared([1.0, 1.1, 1.2], [0.8, 0.9, 1.1], [0.5, 0.5, 0.5], [0.4, 0.4, 0.4], 0.5)

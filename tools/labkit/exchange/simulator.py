@@ -41,14 +41,21 @@ def simulate_all(program: Program, folder: pathlib.Path) -> None:
             continue
         plan = ("--plan", plan_file(folder / told["plans"][name], outcomes[0].strategy)) if name in told["plans"] else ()
         files = ("--trace", folder / told["served"], "--cluster", folder / told["cluster"], *plan)
-        simulated[name] = _simulate(program, setting, files, outcomes[0].dispatch)
+        simulated[name] = _simulate(program, setting, files, (outcomes[0].dispatch, wire_of(told["also"])))
     kept = {"program": hash_of_file(program.path), "version": program.version, "rows": simulated}
     write_atomically(folder / SIMULATED_FILE, json.dumps(kept, indent=1) + "\n")
 
 
-def _simulate(program: Program, setting: Setting, files: tuple, dispatch: str) -> dict:
+def wire_of(also: str) -> str:
+    """What the runs sent, as `grace simulate --wire` takes it."""
+    words = also.split()
+    return words[words.index("--wire") + 1] if "--wire" in words[:-1] else "f32"
+
+
+def _simulate(program: Program, setting: Setting, files: tuple, exchange: tuple[str, str]) -> dict:
+    dispatch, wire = exchange
     told = program.json("simulate", *files, "--dispatch", dispatch, "--combine", "reduced", "--shape", setting.shape, "--batch", setting.batch,
-                        "--prefill", setting.prefill, "--decode", setting.decode, "--wire", "f32", "--weights", "f32")
+                        "--prefill", setting.prefill, "--decode", setting.decode, "--wire", wire, "--weights", "f32")
     moe = {phase: told[phase]["moe"] for phase in ("prefill", "decode")}
     return {"prefill_s": moe["prefill"]["layer_time"], "decode_s": moe["decode"]["layer_time"], "exchange_s": sum(of["all_to_all"] for of in moe.values()),
             "experts_s": sum(of["compute"] for of in moe.values())}
