@@ -17,7 +17,7 @@ from unittest import mock
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(SOURCE / "tools"))
 
-from labkit.exchange import curve, figures, overlap, page, program, progress, report, settings, simulator, store, table, trace, workload  # noqa: E402
+from labkit.exchange import curve, figures, link, overlap, page, program, progress, report, settings, simulator, store, table, trace, workload  # noqa: E402
 from labkit.refusal import Refusal  # noqa: E402
 
 
@@ -207,7 +207,7 @@ class ATable(unittest.TestCase):
         said = table.findings(self.rows())
         self.assertIn("prefill 7.50 (7.40..8.00), decode 7.00", said)
         self.assertIn("4.00 times as fast end to end (prefill 3.00 times), MoE layers -75.0 %", said)
-        self.assertIn("Shortest MoE layers: joint@grace.", said)
+        self.assertIn("From the shortest MoE layers to the longest: joint@grace, vanilla.", said)
 
     def test_compares_texts_of_different_runs(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -285,6 +285,43 @@ class AnOverlap(unittest.TestCase):
 
 
 class AReport(unittest.TestCase):
+    def state_of(self, module, told: dict, runs: list[tuple[dict, dict]], listed: str) -> tuple[pathlib.Path, pathlib.Path]:
+        """A state folder and its part of one benchmark: `runs` are what was asked for and what the program said."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        place = pathlib.Path(folder.name) / module.__name__.rsplit(".", 1)[-1]
+        asked = []
+        for number, (run, said) in enumerate(runs):
+            store.Store(place).put(f"run{number}", "k", {"told": said})
+            asked.append(run | {"run": f"run{number}", "key": "k"})
+        store.write_atomically(place / module.ASKED_FILE, json.dumps({"version": "grace", "routing": "out/t.trace", "rounds": 2} | told | {listed: asked}))
+        return place.parent, place
+
+    def test_of_a_curve_names_the_winners(self):
+        runs = [({"rate": 10**9, "tokens": 8, "dispatch": dispatch, "round": number}, told_by_bench("vanilla", prefill_exchange=640 * factor, decode_exchange=0))
+                for number in (1, 2) for dispatch, factor in (("per_device", 2), ("two_stage", 1), ("auto", 1.1))]
+        runs.append(({"rate": 10**9, "tokens": 64, "dispatch": "per_device", "round": 1}, told_by_bench("vanilla")))  # its other half is missing
+        state, place = self.state_of(curve, {"rates": "1gbit", "most": 64, "step": 8}, runs, "points")
+        text = curve.section_text(place)
+        self.assertIn("| 1 gbit/s | 8 | 20000 | 10000 | 11000 | 0.50 | two_stage | 1.10 |", text)
+        self.assertNotIn("| 64 |", text)
+        self.assertEqual([name for name, _ in report.sections(state)], ["exchange-curve"])
+
+    def test_of_links_gives_shares_of_the_rate(self):
+        runs = [({"rate": 10**9, "dispatch": dispatch}, told_by_bench("vanilla", prefill_exchange=100, prefill_busiest_node_bytes=size))
+                for dispatch, size in (("flat", 12), ("two_stage", 10), ("flat", 11))]
+        _, place = self.state_of(link, {"rates": "1gbit"}, runs, "runs")
+        self.assertIn("| 1 gbit/s | 92.0 (88.0..96.0) | 80.0 |", link.section_text(place))
+        self.assertIn("flat: 92.0 % at least, aim 85 %; two_stage: 80.0 % at least", link.section_text(place))
+
+    def test_of_overlap_pairs_rounds(self):
+        runs = [({"rate": 10**9, "state": state, "round": number}, told_by_bench("vanilla", prefill_moe_layers=wall, prefill_exchange=50, prefill_experts=40))
+                for number, state, wall in ((1, "off", 100), (1, "on", 85), (2, "off", 102), (2, "on", 87), (3, "off", 500))]
+        _, place = self.state_of(overlap, {"rates": "1gbit", "shape": "olmoe", "local_share": 0.5}, runs, "runs")
+        text = overlap.section_text(place)
+        self.assertIn("At least 50 % hidden at 1 of 1 rates.", text)
+        self.assertIn("| 1 gbit/s | 101.0 (100.0..102.0) | 86.0 (85.0..87.0) | 50.0 | 40.0 | 20.0 | 75 % |", text)
+
     def test_depends_on_the_state_folder_alone(self):
         with tempfile.TemporaryDirectory() as folder:
             state, path = pathlib.Path(folder, "state"), pathlib.Path(folder, "page.md")

@@ -82,7 +82,7 @@ def run_curve(program: Program, store: Store, routing: pathlib.Path, rates: str,
         print(f"curve: calibrations and up to {len(points)} runs are missing, about {duration(sum(map(_guess_s, points)))}")
         return False
     runs = [run_of(point, program, {"shape": shape, "routing": routing, "cluster": clusters[point.rate]}) for point in points]
-    told = {"rounds": rounds, "routing": routing.name, "rates": rates, "most": most, "step": step, "version": program.version,
+    told = {"rounds": rounds, "routing": page.path_words(routing), "rates": rates, "most": most, "step": step, "version": program.version,
             "points": [point.__dict__ | {"run": run.name, "key": run.key(program)} for point, run in zip(points, runs)]}
     if not dry:
         write_atomically(store.folder / ASKED_FILE, json.dumps(told, indent=1) + "\n")

@@ -34,7 +34,7 @@ def run_links(program: Program, store: Store, routing: pathlib.Path, rates: str,
                 runs.append(run)
                 asked.append({"rate": run.rate, "dispatch": dispatch, "run": run.name, "key": run.key(program)})
     if not dry:
-        told = {"rates": rates, "rounds": rounds, "routing": routing.name, "version": program.version, "runs": asked}
+        told = {"rates": rates, "rounds": rounds, "routing": page.path_words(routing), "version": program.version, "runs": asked}
         write_atomically(store.folder / ASKED_FILE, json.dumps(told, indent=1) + "\n")
     return all(run_all(store, program, runs, lambda run: 4 + 3 * 8 * 33e6 / run.rate, dry))
 

@@ -39,7 +39,7 @@ def run_overlap(program: Program, store: Store, routing: pathlib.Path, shape: st
                 runs.append(run)
                 asked.append({"rate": run.rate, "state": state, "round": number, "run": run.name, "key": run.key(program)})
     if not dry:
-        told = {"rates": rates, "rounds": rounds, "routing": routing.name, "shape": shape, "version": program.version, "runs": asked,
+        told = {"rates": rates, "rounds": rounds, "routing": page.path_words(routing), "shape": shape, "version": program.version, "runs": asked,
                 "local_share": count(served, BATCH, PREFILL, NODES * DEVICES).local_share}
         write_atomically(store.folder / ASKED_FILE, json.dumps(told, indent=1) + "\n")
     return all(run_all(store, program, runs, lambda run: 8 + 8 * 70e6 / run.rate, dry))

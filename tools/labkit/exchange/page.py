@@ -40,5 +40,10 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{middle} ({min(values):.{digits}f}..{max(values):.{digits}f})"
 
 
+def path_words(path: pathlib.Path) -> str:
+    """As it was given; where that is this machine's own affair, the name alone."""
+    return path.name if path.is_absolute() else str(path)
+
+
 def rate_words(rate: float) -> str:
     return f"{rate / 1e9:.3g} gbit/s" if rate >= 1e9 else f"{rate / 1e6:.3g} mbit/s"

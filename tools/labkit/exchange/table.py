@@ -64,7 +64,7 @@ def run_table(bench: Bench, setting: Setting, rounds: int, dry: bool) -> bool:
     strategy = {run.name: row.strategy for row, run in pairs}
     told = {"setting": dataclasses.asdict(setting), "rate_bits_per_s": prepared.rate, "first_rate_bits_per_s": prepared.first_rate,
             "ratio_at_first_rate": prepared.ratio_at_first_rate, "busiest_bytes": prepared.busiest_bytes, "experts_s": prepared.experts_s,
-            "rounds": rounds, "version": bench.program.version, "routing": bench.routing.name, "also": " ".join(bench.also),
+            "rounds": rounds, "version": bench.program.version, "routing": page.path_words(bench.routing), "also": " ".join(bench.also),
             "cluster": prepared.cluster.name, "served": prepared.served.name, "plans": {name: path.name for name, path in prepared.plans.items()},
             "rows": [{"name": row.name, "text": _place(bench, text_run(bench, setting, prepared, row)),
                       "runs": [_place(bench, run) for of, run in pairs if of == row]} for row in prepared.rows]}
@@ -178,12 +178,20 @@ def findings(rows: dict[str, list[Outcome]]) -> str:
         lines.append(f"{JOINT} against vanilla: {whole:.2f} times as fast end to end (prefill {layer:.2f} times), MoE layers {100 * (1 / whole - 1):+.1f} %.")
     there = {name: median(outcomes, lambda o: o.moe_s) for name, outcomes in rows.items() if outcomes}
     if len(there) > 1:
-        lines.append(f"Shortest MoE layers: {min(there, key=there.get)}.")
+        lines.append(f"From the shortest MoE layers to the longest: {', '.join(sorted(there, key=there.get))}.")
     return " ".join(lines)
 
 
 def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _work_words(told: dict, setting: Setting, missing: int) -> str:
+    cluster = f"{setting.nodes}x{setting.devices}"
+    left = f"; {_plural(missing, 'run')} missing" if missing else ""
+    return (f"{_plural(setting.layers, 'MoE layer')} of {setting.shape_name} under the routing of {told['routing']}, {cluster} in the lab;\n"
+            f"{_plural(setting.batch, 'prompt')} of {setting.prefill} tokens, {setting.decode} new; reduced results; {_plural(told['rounds'], 'round')}, interleaved; "
+            f"median (lowest..highest){left}.")
 
 
 def _link_words(told: dict, setting: Setting) -> str:
@@ -211,8 +219,7 @@ def section_text(folder: pathlib.Path) -> str:
 tools/exchange_benchmarks.py table {_command_words(told, setting)}
 ```
 
-{_plural(setting.layers, "MoE layer")} of {setting.shape_name} under the routing of {told['routing']}, {setting.nodes}x{setting.devices} in the lab; {_plural(setting.batch, "prompt")} of {setting.prefill} tokens, {setting.decode} new;
-reduced results; {_plural(told['rounds'], "round")}, interleaved, median (lowest..highest){f"; {_plural(missing, 'run')} missing" if missing else ""}.
+{_work_words(told, setting, missing)}
 Machine: {machine}; program: {told['version']}.
 
 {_link_words(told, setting)}
