@@ -168,6 +168,16 @@ class AStore(unittest.TestCase):
         self.assertEqual([outcome["told"] for outcome in outcomes], [run.name for run in runs])
         self.assertIn("[1/4] a.round1: 2 s; 0 s gone, about 4 s left", said.getvalue())
 
+    def test_takes_the_word_of_a_bench_whose_texts_differ(self):
+        for script, told in {"echo '{}'; exit 1": {}, "echo '{}'": {}, "echo no >&2; exit 1": None, "echo '{}'; exit 2": None}.items():
+            self.program_file.write_text(f"#!/bin/sh\n{script}\n")
+            run = program.Run("text of c2r", ("bench",), 0)
+            if told is None:
+                with self.assertRaises(Refusal, msg=script):
+                    program.alone(program.Program(self.program_file), run)
+            else:
+                self.assertEqual(program.alone(program.Program(self.program_file), run)["told"], told, script)
+
     def test_is_left_alone_by_a_dry_run(self):
         with contextlib.redirect_stdout(io.StringIO()) as said, mock.patch.object(program, "in_lab", side_effect=AssertionError):
             progress.run_all(self.store, program.Program(self.program_file), [program.Run("a.round1", ("a",), 10**8)], lambda _: 70.0, dry=True)

@@ -62,12 +62,13 @@ class Program:
         return self._help[command]
 
 
-def _output(words: Sequence[str]) -> str:
+def _output(words: Sequence[str], texts_may_differ: bool = False) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except OSError as error:
         raise Refusal(f"{words[0]}: {error.strerror}") from error
-    if done.returncode != 0:
+    says_differ = texts_may_differ and done.returncode == 1 and done.stdout.startswith("{")  # as grace bench ends where they do
+    if done.returncode != 0 and not says_differ:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise Refusal(f"{pathlib.Path(words[0]).name} {words[1]}: {lines[-1] if lines else f'exit {done.returncode}'}")
     return done.stdout
@@ -128,5 +129,5 @@ def in_lab(program: Program, run: Run) -> dict:
 def alone(program: Program, run: Run) -> dict:
     """Runs it on this machine as it is, its ranks as threads."""
     began = time.monotonic()
-    told = json.loads(_output(run.command(program)))
+    told = json.loads(_output(run.command(program), texts_may_differ=True))
     return {"run": run.name, "words": list(run.words), "program": program.hash, "seconds": time.monotonic() - began, "told": told}
