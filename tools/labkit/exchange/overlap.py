@@ -18,6 +18,7 @@ from labkit.units import bits_per_s
 
 ASKED_FILE = "overlap.json"
 OPTION = "--overlap"
+STATES = {"off": (OPTION, "off", "--parts", "1"), "on": (OPTION, "on", "--parts", "auto")}  # a step in parts is overlap too
 RATES = "500mbit,1gbit,2gbit"
 BATCH, PREFILL, LAYERS, NODES, DEVICES = 32, 64, 2, 2, 1
 ROUNDS = 5
@@ -32,9 +33,9 @@ def run_overlap(program: Program, store: Store, routing: pathlib.Path, shape: st
     asked, runs = [], []
     for rate in rates.split(","):
         for number in range(1, rounds + 1):
-            for state in ("off", "on"):
+            for state, options in STATES.items():
                 words = (*replay(shape, LAYERS, BATCH, PREFILL, 1), "--cluster", f"{NODES}x{DEVICES}", "--strategies", "vanilla", "--dispatch", "per_device",
-                         "--rounds", "1", OPTION, state)
+                         "--rounds", "1", *options)
                 run = Run(f"{state}.{rate}.round{number}", words, kbits(bits_per_s(rate)), NODES, DEVICES, {"routing": routing})
                 runs.append(run)
                 asked.append({"rate": run.rate, "state": state, "round": number, "run": run.name, "key": run.key(program)})
