@@ -104,6 +104,34 @@ class Running(CommandLine):
         self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "vanilla", "--out", plan)
         self.refuses("run", FIXTURE, "--token-ids", self.ids, "--plan", plan, "--cluster", "2x2", saying="p.json")
 
+    def test_says_what_a_lossy_plan_costs(self):
+        trace, plan = self.path("t.safetensors"), self.path("c2r.json")
+        self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--out", trace)
+        self.assertIn("Lossy", self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "c2r", "--out", plan))
+        everyone = json.loads((FIXTURE / "config.json").read_text())["num_experts"] - 1
+        common = ("eval", FIXTURE, "--token-ids", self.ids, "--context", 4, "--cluster", "1x2", "--plan", plan)
+        text = self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "c2r", "--partners", 1, "--out", plan, "--json")
+        self.assertTrue(json.loads(text)["lossy"])
+        held = json.loads(self.succeeds(*common, "--json"))
+        self.assertTrue(held["lossy"])
+        self.assertAlmostEqual(held["perplexity"] / held["free_perplexity"] - 1, held["perplexity_loss"])
+        self.assertIn("lossy", self.succeeds(*common))
+        self.assertIn("lossy", self.succeeds("check", plan))
+        self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "c2r", "--partners", everyone, "--out", plan)
+        free = json.loads(self.succeeds(*common, "--json"))
+        self.assertEqual(free["perplexity"], free["free_perplexity"], "all are partners: the same bits")
+        self.refuses("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "c2r", "--partners", everyone + 1, "--out", plan, saying="partners")
+
+    def test_refuses_what_does_not_fit_into_memory_before_it_reads(self):
+        cluster = self.written("small.json", {"format_version": 1, "nodes": [{"devices": [{}, {"memory_bytes": 1000}]}], "between_devices": {"bytes_per_s": 1e9, "latency_s": 0},
+                                              "between_nodes": {"bytes_per_s": 1e9, "latency_s": 0}, "flops_per_s": 1e9, "memory_bytes_per_s": 1e9})
+        self.refuses("run", FIXTURE, "--token-ids", self.ids, "--cluster", cluster, saying="rank 1: needs")
+        self.refuses("eval", FIXTURE, "--token-ids", self.ids, "--cluster", cluster, saying="device 1 has 1.0 KiB for experts")
+        trace, plan = self.path("t.safetensors"), self.path("p.json")
+        self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--out", trace)
+        self.succeeds("plan", "--trace", trace, "--cluster", "1x2", "--strategy", "vanilla", "--out", plan)
+        self.assertRegex(self.succeeds("check", plan, "--model", FIXTURE), r"rank 1 holds [0-9.]+ [KM]iB \(experts [0-9.]+, dense [0-9.]+\)")
+
     def test_simulates_a_trace_with_and_without_a_plan(self):
         trace, plan, timeline, page = map(self.path, ("t.safetensors", "p.json", "timeline.json", "page.html"))
         self.succeeds("profile", FIXTURE, "--token-ids", self.ids, "--phase", "both", "--out", trace)

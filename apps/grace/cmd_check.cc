@@ -8,6 +8,7 @@
 #include "grace/cluster/cluster.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
+#include "grace/runtime/footprint.h"
 #include "grace/trace/trace.h"
 #include "options.h"
 
@@ -49,7 +50,12 @@ Finding check_plan(const std::filesystem::path& path, const std::optional<ModelC
   if (!model) return sound;
   Status fits = check_fits(plan.value(), model->num_experts, model->moe_layers, model->name);
   if (fits.ok()) fits = check_partners(plan.value(), model->experts_per_token);
-  if (fits.ok()) return sound;
+  if (fits.ok()) {
+    for (int d = 0; d < plan.value().num_devices(); ++d)
+      sound.notes.push_back(
+          fmt::format("rank {} holds {}", d, words_of(footprint_of(*model, plan.value(), DeviceId(d)))));
+    return sound;
+  }
   return {"plan", {fmt::format("{}: {}", path.string(), fits.error().message)}};
 }
 

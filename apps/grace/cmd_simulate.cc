@@ -27,10 +27,10 @@ struct Flags {
 // What a viewer opens at once, and what a page draws smoothly.
 constexpr std::size_t kMaxTraceSpans = 100'000, kMaxPageSpans = 5'000;
 
-Result<double> bytes_of(const char* flag, const std::string& type) {
+Result<double> bytes_per_weight(const std::string& type) {
   if (type == "bf16") return 2.0;
   if (type == "f32") return 4.0;
-  return invalid_input(fmt::format("{}: '{}' is neither bf16 nor f32", flag, type));
+  return invalid_input(fmt::format("--weights: '{}' is neither bf16 nor f32", type));
 }
 
 Result<Workload> workload_of(const Flags& flags) {
@@ -83,8 +83,8 @@ Result<int> simulate_trace(const Flags& flags) {
   options.combine = GRACE_TRY(parse_combine(flags.combine));
   options.workload = workload;
   options.sizes = sizes_of(shape);
-  options.sizes.bytes_per_value = GRACE_TRY(bytes_of("--wire", flags.wire));
-  options.sizes.bytes_per_weight = GRACE_TRY(bytes_of("--weights", flags.weights));
+  options.sizes.bytes_per_value = static_cast<double>(bytes_per_value(GRACE_TRY(parse_wire(flags.wire))));
+  options.sizes.bytes_per_weight = GRACE_TRY(bytes_per_weight(flags.weights));
   options.model = price_of(shape, trace);
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);

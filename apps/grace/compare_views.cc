@@ -40,7 +40,8 @@ const CompareRow* find_row(const Comparison& comparison, std::string_view name) 
 }
 
 std::string label_of(const CompareRow& row) {
-  return row.slots.empty() ? row.name : row.name + " @" + row.slots;
+  const std::string name = row.lossy ? row.name + " (lossy)" : row.name;
+  return row.slots.empty() ? name : name + " @" + row.slots;
 }
 
 }  // namespace
@@ -110,7 +111,9 @@ Json json_of(const Comparison& comparison) {
   }
   Json rows = Json::array();
   for (const CompareRow& row : comparison.rows) {
-    Json json = {{"name", row.name}, {"slots", row.slots.empty() ? Json(nullptr) : Json(row.slots)}};
+    Json json = {{"name", row.name},
+                 {"lossy", row.lossy},
+                 {"slots", row.slots.empty() ? Json(nullptr) : Json(row.slots)}};
     Json spread;
     for (const char* absent : {"layer_time", "idle", "bytes_cross_node", "bytes_intra_node"})
       json[absent] = nullptr;

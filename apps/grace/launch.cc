@@ -13,6 +13,7 @@
 #include "fingerprint.h"
 #include "grace/comm/mpi/mpi_transport.h"
 #include "job_process.h"
+#include "memory.h"
 #include "rank_report.h"
 #include "supervise.h"
 
@@ -105,6 +106,7 @@ Result<Job> prepare_job(const EngineFlags& flags) {
   job.config = GRACE_TRY(read_model_config(job.model));
   if (flags.plan.empty()) {
     job.plan = vanilla_plan(job.config.name, job.config.num_experts, job.config.moe_layers, job.cluster);
+    GRACE_TRY(check_memory(job, job.plan));
     return job;
   }
   job.plan = GRACE_TRY(read_plan(flags.plan));
@@ -113,6 +115,7 @@ Result<Job> prepare_job(const EngineFlags& flags) {
     return invalid_input(fmt::format("{}: {}", flags.plan, enough.error().message));
   const std::vector<std::string> problems = violations(job.plan, job.cluster);
   if (!problems.empty()) return invalid_input(fmt::format("{}: {}", flags.plan, problems.front()));
+  GRACE_TRY(check_memory(job, job.plan));
   return job;
 }
 

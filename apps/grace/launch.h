@@ -41,7 +41,7 @@ struct Job {
 // parts; invalid_input where they contradict one another.
 Status prepare_ranks(const EngineFlags& flags, Job& job);
 // Reads and checks what the flags name. Errors: those of the files; invalid_input where they do not fit
-// together.
+// together, or into memory (check_memory).
 Result<Job> prepare_job(const EngineFlags& flags);
 
 // What --transport stands for: mpi where it says so, or says nothing inside mpirun. Errors: invalid_input.

@@ -25,6 +25,7 @@ struct Judged {
   double slots_max = 0;  // mean over layers of the fullest device's copies
   double copies = 0;
   double plan_seconds = 0;
+  bool lossy = false;
   std::optional<RowCertificate> certificate;
 };
 
@@ -115,6 +116,7 @@ Result<Judged> judge_split(const Contender& contender, const std::vector<int>& s
     judged.slots_max += static_cast<double>(most) / static_cast<double>(planned.plan.layers.size());
   judged.copies = copies_of(planned.plan);
   judged.plan_seconds = planned.seconds;
+  judged.lossy = planned.plan.is_lossy();
   if (!certified || !contender.takes_slots) return judged;
   const Aim aim = contender.strategy.ends_with("-fast") ? Aim::kJudgeFast : Aim::kJudgeSlow;
   const Certificate bounds = GRACE_TRY(
@@ -167,8 +169,12 @@ std::string label_of(const CompareRow& row) {
 void recommend(Comparison& comparison) {
   const auto measure = [&](const CompareRow& row) { return row.figures.at(comparison.measure); };
   const auto slots = [](const CompareRow& row) { return row.figures.at("slots_per_device_max").mean; };
-  for (std::size_t i = 1; i < comparison.rows.size(); ++i)
-    if (measure(comparison.rows[i]).mean < measure(comparison.rows[comparison.best]).mean)
+  const bool all_lossy = std::ranges::all_of(comparison.rows, &CompareRow::lossy);
+  const auto counts = [&](const CompareRow& row) { return all_lossy || !row.lossy; };
+  while (!counts(comparison.rows[comparison.best])) ++comparison.best;
+  for (std::size_t i = comparison.best + 1; i < comparison.rows.size(); ++i)
+    if (counts(comparison.rows[i]) &&
+        measure(comparison.rows[i]).mean < measure(comparison.rows[comparison.best]).mean)
       comparison.best = i;
   const CompareRow& best = comparison.rows[comparison.best];
   // What is as good as the best for less memory is better.
@@ -176,7 +182,7 @@ void recommend(Comparison& comparison) {
   for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
     const CompareRow& row = comparison.rows[i];
     const double noise = std::max(measure(row).deviation, measure(best).deviation);
-    if (measure(row).mean <= measure(best).mean + noise &&
+    if (counts(row) && measure(row).mean <= measure(best).mean + noise &&
         slots(row) < slots(comparison.rows[comparison.recommended]))
       comparison.recommended = i;
   }
@@ -299,6 +305,7 @@ Result<Comparison> compare(const Trace& trace, const Cluster& cluster, const Com
     row.slots = cells[c].slots == nullptr ? "" : cells[c].slots->name();
     add_figures(judged[c], options.sizes, row);
     row.certificate = judged[c].front().certificate;
+    row.lossy = judged[c].front().lossy;
     for (Judged& split : judged[c]) row.judged.push_back(std::move(split.layers));
     comparison.rows.push_back(std::move(row));
   }

@@ -65,7 +65,8 @@ struct RowCertificate {
 
 struct CompareRow {
   std::string name;
-  std::string slots;                          // as asked; empty for contenders that take what they take
+  bool lossy = false;  // the plan changes the text, so that it is never what is recommended
+  std::string slots;   // as asked; empty for contenders that take what they take
   std::map<std::string, Spread> figures;      // by the names of kFigureNames
   std::vector<std::vector<Figures>> judged;   // [splits][M]
   std::optional<RowCertificate> certificate;  // of contenders that heed a budget

@@ -321,5 +321,40 @@ TEST(ARealTraceOfTwoTexts, GivesTheFiguresOfAnIndependentPrototype) {
   EXPECT_NEAR(plan.figures.at("load_max_over_mean_insample"), 1.37, 0.08);
 }
 
+TEST(C2r, HasOccultsGroupsAndThePartnersThatFireWithAnExpertMost) {
+  Trace trace;
+  trace.model = "test";
+  trace.num_experts = 4;
+  trace.experts_per_token = 2;
+  trace.decoder_layers = {0};
+  // 0 with 1 three times, with 2 twice; 3 with 2 once.
+  trace.topk_ids = {0, 1, 1, 0, 0, 1, 0, 2, 2, 0, 3, 2};
+  trace.sequence_offsets = {0, 3, 6};
+  const Cluster cluster = parse_cluster("1x2").value();
+  ThreadPool pool(2);
+  const auto plan_of = [&](const char* strategy, int partners) {
+    return make_plan(trace, cluster, {.strategy = strategy, .partners = partners}, pool);
+  };
+  const Plan plan = plan_of("c2r", 2).value().plan;
+  EXPECT_TRUE(plan.is_lossy());
+  EXPECT_EQ(plan.provenance.at("partners"), "2");
+  EXPECT_EQ(plan.layers[0].primaries_of_device,
+            plan_of("occult", 0).value().plan.layers[0].primaries_of_device);
+  const auto ids = [](std::initializer_list<int> list) {
+    std::vector<ExpertId> experts;
+    for (const int e : list) experts.push_back(ExpertId(e));
+    return experts;
+  };
+  EXPECT_EQ(plan.layers[0].partners_of_expert,
+            (std::vector{ids({1, 2}), ids({0, 2}), ids({0, 3}), ids({2, 0})}));
+  EXPECT_EQ(plan_of("c2r", 0).value().plan.layers[0].partners_of_expert[0].size(), 3U)
+      << "2 K, or all there are";
+  for (const int partners : {-1, 4}) {
+    const auto refused = plan_of("c2r", partners);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().message, "partners: " + std::to_string(partners) + " is outside [1, 3]");
+  }
+}
+
 }  // namespace
 }  // namespace grace

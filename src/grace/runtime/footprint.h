@@ -1,0 +1,32 @@
+// What a rank will hold in memory, told from config and plan before a weight is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "grace/base/ids.h"
+#include "grace/model/model.h"
+#include "grace/plan/plan.h"
+
+namespace grace {
+
+// Bytes, in the layout that the kernels use.
+struct Footprint {
+  std::int64_t experts = 0;
+  std::int64_t dense = 0;  // attention, norms, routers, embedding and head, which every rank holds whole
+  std::int64_t cache = 0;  // keys and values
+  std::int64_t total() const { return experts + dense + cache; }
+};
+
+// cached_tokens: of all sequences that the rank serves at once, prompt and new ones. An architecture that is
+// not known (a replay's) has no dense weights. REQUIRES: the plan fits the config, and the device is one of
+// it.
+Footprint footprint_of(const ModelConfig& config, const Plan& plan, DeviceId device,
+                       std::int64_t cached_tokens = 0);
+
+// `14.1 GiB (experts 12.9, dense 1.2)`, in the unit that the sum calls for; the cache where there is one.
+std::string words_of(const Footprint& footprint);
+// `8.0 GiB`.
+std::string words_of_bytes(double bytes);
+
+}  // namespace grace
