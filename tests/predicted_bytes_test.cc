@@ -87,6 +87,16 @@ Plan covered(Plan plan) {
   return plan;
 }
 
+// The same copies under a gate held to partners: what it chose is in the trace, and stays when replayed.
+Plan held(Plan plan) {
+  plan.strategy = "held";
+  for (LayerPlan& layer : plan.layers)
+    for (int e = 0; e < plan.num_experts; ++e)
+      layer.partners_of_expert.push_back(
+          {ExpertId((e + 3) % plan.num_experts), ExpertId((e + 1) % plan.num_experts)});
+  return plan;
+}
+
 TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
   const TinyModel model({.seed = 71});
   const Prompts prompts{{1, 2, 3}, {4},          {5, 6, 7, 8, 9, 10, 11},
@@ -98,6 +108,7 @@ TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
     if (cluster.num_devices() > 1) {
       plans.push_back(doubled(model, cluster, 6));
       plans.push_back(covered(plans.back()));
+      plans.push_back(held(plans.front()));
     }
     for (const Plan& plan : plans) {
       for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage,
