@@ -39,8 +39,11 @@ class CommandLine(unittest.TestCase):
         return done.stdout
 
     def refuses(self, *arguments, saying: str):
+        self.fails(*arguments, saying=saying, code=2)
+
+    def fails(self, *arguments, saying: str, code: int = 1):
         done = grace(*arguments)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), (arguments, done.stderr))
+        self.assertEqual((done.returncode, done.stdout), (code, ""), (arguments, done.stderr))
         self.assertRegex(done.stderr, r"\Agrace: [^\n]*\n\Z")
         self.assertIn(saying, done.stderr)
 
@@ -187,6 +190,82 @@ class Running(CommandLine):
         self.refuses("bench", FIXTURE, "--strategies", "vanilla,grace", "--prefill", 3, "--decode", 2, saying="--plan")
         self.refuses(*common, "--slots", "3,4", saying="--slots")
 
+    def test_benches_prefill_and_decode_apart_and_round_by_round(self):
+        page = self.path("bench.html")
+        common = ("bench", FIXTURE, "--strategies", "vanilla,allgather", "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 2, "--cluster", "2x1")
+        measured = json.loads(self.succeeds(*common, "--aligned", "--html", page, "--json"))
+        self.assertTrue(measured["aligned"])
+        self.assertIn("aligned", measured["options"])
+        self.assertEqual(measured["near_tie_bound"], 0, "exact results have no near-ties")
+        figures = ("moe_critical_path", "exchange", "experts", "all_to_all", "moe_layers", "idle", "cross_node_bytes", "busiest_node_bytes", "intra_node_bytes", "load_deviation")
+        for one in measured["strategies"]:
+            self.assertEqual((one["differing_prompts"], one["near_ties"], one["same_text"]), (0, 0, True))
+            self.assertEqual(len(one["rounds"]), 2)
+            for figure in (*figures, *(f"prefill_{name}" for name in figures), *(f"decode_{name}" for name in figures), "prefill", "decode", "end_to_end"):
+                values, told = [each[figure] for each in one["rounds"]], one[figure]
+                self.assertEqual((told["lowest"], told["highest"]), (min(values), max(values)))
+                self.assertAlmostEqual(told["median"], sum(values) / 2)
+                self.assertAlmostEqual(told["spread"], max(values) - min(values))
+            for each in one["rounds"]:
+                for name in ("moe_critical_path", "exchange", "experts", "cross_node_bytes", "busiest_node_bytes"):
+                    self.assertAlmostEqual(each[name], each[f"prefill_{name}"] + each[f"decode_{name}"])
+                self.assertGreater(each["moe_critical_path"], each["exchange"] + each["experts"])
+                self.assertAlmostEqual(each["end_to_end"], each["prefill"] + each["decode"])
+                self.assertTrue(each["cross_node_bytes"] / 2 <= each["busiest_node_bytes"] <= each["cross_node_bytes"])
+        hashes = {one["outputs_hash"] for one in measured["strategies"]}
+        self.assertEqual(len(hashes), 1)
+        self.assertNotIn("end_to_end_critical_path", measured["strategies"][0], "attention is not in the critical path")
+        text = page.read_text()
+        self.assertNotIn("http", text)
+        for needed in ("Prefill and decode apart", "One layer, vanilla", "One layer, allgather", "exchange, critical path"):
+            self.assertIn(needed, text)
+        table = self.succeeds(*common)
+        for needed in ("decode: exchange, critical path", "same text", "yes"):
+            self.assertIn(needed, table)
+        self.fails(*common, "--html", self.path("no/such/folder.html"), saying="folder.html")
+
+    def events_of(self, path) -> dict:
+        """Spans by (process, track); whatever is said of them all is checked here."""
+        events = json.loads(path.read_text())["traceEvents"]
+        process = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        track = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        spans = {(process[pid], name): [] for (pid, _), name in track.items()}
+        for event in events:
+            if event["ph"] == "X":
+                self.assertEqual(set(event["args"]), {"layer", "step"})
+                self.assertGreaterEqual(event["ts"], 0)
+                spans[process[event["pid"]], track[event["pid"], event["tid"]]].append(event)
+        for of_track in spans.values():
+            of_track.sort(key=lambda event: event["ts"])
+            for one, after in zip(of_track, of_track[1:]):
+                self.assertLessEqual(one["ts"] + one["dur"], after["ts"] + 0.002, "spans of a track lie apart")
+        return spans
+
+    def test_writes_timelines(self):
+        timeline = self.path("t.json")
+        self.run_ids("--cluster", "1x2", "--timeline", timeline)
+        spans = self.events_of(timeline)
+        self.assertLessEqual({("vanilla, rank 0", "work"), ("vanilla, rank 1", "work")}, set(spans))
+        if not any(spans.values()):
+            self.skipTest("this engine keeps no spans")
+        self.assertEqual({event["args"]["step"] for of_track in spans.values() for event in of_track}, {0, 1, 2})
+        for name in ("gate", "experts"):
+            self.assertIn(name, {event["name"] for event in spans["vanilla, rank 0", "work"]})
+        self.assertEqual({event["name"] for event in spans["vanilla, rank 1", "messages"]}, {"dispatch", "combine"})
+        common = ("bench", FIXTURE, "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 2, "--cluster", "1x2")
+        self.succeeds(*common, "--strategies", "vanilla,padded", "--timeline", timeline)
+        processes = {process for process, _ in self.events_of(timeline)}
+        self.assertEqual(processes, {f"{strategy}, rank {rank}" for strategy in ("vanilla", "padded") for rank in (0, 1)})
+        self.fails("run", FIXTURE, "--token-ids", self.ids, "--timeline", self.path("no/such/t.json"), saying="t.json")
+
+    def test_writes_a_timeline_of_an_mpi_job(self):
+        if shutil.which("mpirun") is None:
+            self.skipTest("mpirun is not here")
+        timeline, record = self.path("t.json"), self.path("r.jsonl")
+        self.run_ids("--cluster", "1x2", "--transport", "mpi", "--timeline", timeline, "--record", record)
+        self.assertEqual({process for process, _ in self.events_of(timeline)}, {"vanilla, rank 0", "vanilla, rank 1"})
+        self.assertTrue(json.loads(record.read_text().splitlines()[0])["one_clock"], "ranks of one machine share its clock")
+
     def test_benches_the_exchanges_of_other_engines(self):
         common = ("bench", FIXTURE, "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 1, "--cluster", "2x2", "--strategies", "vanilla,padded,allgather", "--json")
         measured = json.loads(self.succeeds(*common))["strategies"]
@@ -207,6 +286,17 @@ class Running(CommandLine):
         measured = json.loads(self.succeeds(*common, "--routing", trace, "--layers", 1, "--strategies", "vanilla,grace,joint-slow", "--json"))
         self.assertTrue(measured["same_text"])
         self.assertIn("random weights", measured["options"])
+        for one in measured["strategies"]:
+            self.assertAlmostEqual(one["end_to_end_critical_path"]["median"], one["moe_critical_path"]["median"])
+        plans, grace = self.path("plans"), ("--routing", trace, "--layers", 1, "--strategies", "grace", "--json")
+        plans.mkdir()
+        for _ in ("made and kept", "taken from there"):
+            again = json.loads(self.succeeds(*common, *grace, "--plans", plans))["strategies"][0]
+            self.assertEqual(again["outputs_hash"], measured["strategies"][1]["outputs_hash"])
+            self.assertEqual(again["cross_node_bytes"]["median"], measured["strategies"][1]["cross_node_bytes"]["median"])
+            self.assertEqual([path.name for path in plans.iterdir()], ["grace.json"])
+        self.succeeds(*common, *grace, "--plan", plans / "grace.json")
+        self.refuses(*common[:-1], "1x2", *grace, "--plans", plans, saying="grace.json")
         self.refuses(*common, saying="--shape NAME and --routing TRACE go together")
         self.refuses(*common, "--routing", trace, "--layers", 99, saying="99 is outside [1, ")
         self.refuses("bench", "--batch", 4, saying="needs a model folder")
@@ -243,6 +333,88 @@ class Running(CommandLine):
         self.refuses("eval", FIXTURE, "--token-ids", self.ids, "--context", 0, saying="--context")
         self.refuses("profile", FIXTURE, "--token-ids", self.ids, "--phase", "noon", "--out", self.path("t"), saying="noon")
         self.refuses("demo", "--model", self.path("none"), saying="demo model")
+
+
+class Recording(CommandLine):
+    """Records made by hand: 2x1, one prefill and one decode step, one layer."""
+
+    SECONDS = ("gate_s", "dispatch_s", "experts_s", "combine_s", "wait_s", "gate_cpu_s", "experts_cpu_s", "pack_cpu_s",
+               "dispatch_begin_s", "dispatch_end_s", "combine_begin_s", "combine_end_s")
+    # (step, rank): as SECONDS; whole numbers, so that sums are exact.
+    TIMES = {
+        (0, 0): (1, 3, 10, 2, 3, 1, 8, 2, 100, 103, 120, 122),
+        (0, 1): (2, 5, 12, 3, 5, 2, 12, 1, 101, 105, 118, 123),
+        (1, 0): (1, 2, 4, 1, 1, 1, 4, 1, 130, 131, 140, 142),
+        (1, 1): (1, 1, 1, 4, 4, 1, 1, 3, 129, 132, 136, 141),
+    }
+    # (step, rank): payload across nodes of dispatch and of combine.
+    SENT = {(0, 0): (70, 10), (0, 1): (50, 30), (1, 0): (7, 1), (1, 1): (9, 2)}
+
+    def setUp(self):
+        super().setUp()
+        self.trace, self.plan = self.path("t.trace"), self.path("p.json")
+        self.succeeds("synthesize", "--shape", "1x8", "--top-k", 2, "--tokens", 64, "--out", self.trace)
+        self.succeeds("plan", "--trace", self.trace, "--cluster", "2x1", "--strategy", "vanilla", "--out", self.plan)
+
+    def lines(self) -> list:
+        head = {"record": "run", "model": "hand", "cluster": "2x1", "transport": "mpi", "dispatch": "flat", "combine": "exact", "strategy": "vanilla",
+                "prompts": 2, "prompt_tokens": 6, "new_tokens": 4, "prefill_s": 30.0, "decode_s": 15.0, "decode_steps": 1, "aligned": True,
+                "one_clock": False, "ranks": 2, "devices_per_node": [1, 1], "steps": 2, "layers": 1}
+        made = [head]
+        for (step, rank), times in self.TIMES.items():
+            there, back = ({"intra_node_payload": 0, "cross_node_payload": sent, "intra_node_header": 0, "cross_node_header": 4} for sent in self.SENT[step, rank])
+            made.append({"record": "layer", "step": step, "rank": rank, "layer": 0, "tokens": 3, "assignments": 6 if rank == 0 else 2,
+                         "dispatch": there, "combine": back, **dict(zip(self.SECONDS, map(float, times)))})
+        return made
+
+    def report(self, lines: list) -> tuple:
+        record = self.written("r.jsonl", "\n".join(map(json.dumps, lines)).encode())
+        return ("report", "--trace", self.trace, "--plan", self.plan, "--run", record, "--html", self.path("page.html"), "--json")
+
+    def test_adds_up_the_critical_path_of_a_record_made_by_hand(self):
+        told = json.loads(self.succeeds(*self.report(self.lines())))["run"]
+        # The last to begin a dispatch began at 101, the last to end it ended at 105; combine 120 to 123.
+        self.assertEqual(told["prefill"]["exchange_s"], 4 + 3)
+        self.assertEqual(told["prefill"]["experts_s"], 12)
+        self.assertEqual(told["prefill"]["critical_s"], 2 + 12 + 2 + 7)
+        self.assertEqual(told["decode"]["exchange_s"], 2 + 2)
+        self.assertEqual(told["decode"]["critical_s"], 1 + 4 + 3 + 4)
+        self.assertEqual(told["whole"]["critical_s"], 23 + 12)
+        # By the clock: in each step the slowest rank's sum.
+        self.assertEqual(told["prefill"]["all_to_all_s"], 8)
+        self.assertEqual(told["prefill"]["moe_s"], 2 + 12 + 5 + 3)
+        self.assertEqual(told["prefill"]["idle_s"], 5 - 3)
+        self.assertEqual(told["decode"]["moe_s"], 8)
+        self.assertEqual(told["whole"]["idle_s"], 2 + 3)
+        # Dispatch: 74 against 54 bytes; combine: 14 against 34; then 11 against 13, 5 against 6.
+        self.assertEqual(told["prefill"]["cross_node_bytes"], 70 + 10 + 50 + 30 + 4 * 4)
+        self.assertEqual(told["prefill"]["busiest_node_bytes"], 74 + 34)
+        self.assertEqual(told["whole"]["busiest_node_bytes"], 74 + 34 + 13 + 6)
+        self.assertEqual(told["whole"]["load_deviation"], 0.5)
+        page = self.path("page.html").read_text()
+        self.assertIn("messages, dispatch: 4\u2009000 ms", page, "rank 1's")
+        self.assertIn("clocks are set by one barrier", page)
+
+    def test_refuses_a_record_that_cannot_be(self):
+        def changed(number: int, **fields) -> tuple:
+            lines = self.lines()
+            lines[number].update(fields)
+            return self.report(lines)
+
+        self.refuses(*self.report(self.lines()[:-1]), saying="step 1, rank 1, layer 0 is missing")
+        self.refuses(*self.report([*self.lines(), self.lines()[2]]), saying="r.jsonl:6: step 0, rank 1, layer 0 is there twice")
+        self.refuses(*self.report([]), saying="empty run record")
+        self.refuses(*changed(2, dispatch_end_s=100.5), saying="r.jsonl:3: dispatch_end_s 100.5 is before dispatch_begin_s 101")
+        self.refuses(*changed(2, experts_cpu_s=-1), saying="r.jsonl:3: experts_cpu_s -1 is negative")
+        self.refuses(*changed(2, pack_cpu_s="x"), saying="r.jsonl:3")
+        self.refuses(*changed(2, combine=3), saying="r.jsonl:3: combine is not an object")
+        self.refuses(*changed(0, devices_per_node=[1]), saying="adds up to 1, not to 2 ranks")
+        self.refuses(*changed(0, devices_per_node=[1, 0.5]), saying="0.5 is outside [1, 2]")
+        self.refuses(*changed(0, one_clock=1), saying="one_clock")
+        self.refuses(*changed(0, decode_steps=3), saying="decode_steps")
+        lacking = self.lines()
+        del lacking[4]["gate_cpu_s"]
+        self.refuses(*self.report(lacking), saying="r.jsonl:5")
 
 
 class Synthesizing(CommandLine):

@@ -20,12 +20,12 @@ namespace {
 using Lists = std::vector<std::vector<std::int32_t>>;
 
 // How a strategy's own engine exchanges: MegaBlocks per expert, Tutel and DeepSpeed padded, vLLM by
-// all-gather, Occult per device, the rest in two stages.
+// all-gather, Occult and C2R per device, the rest in two stages.
 Dispatch own_dispatch(std::string_view strategy) {
   if (strategy == "vanilla") return Dispatch::kFlat;
   if (strategy == "padded") return Dispatch::kPadded;
   if (strategy == "allgather") return Dispatch::kAllGather;
-  if (strategy == "occult") return Dispatch::kPerDevice;
+  if (strategy == "occult" || strategy == "c2r") return Dispatch::kPerDevice;
   return Dispatch::kTwoStage;
 }
 // Those that stand for another engine's exchange over the default placement.
@@ -97,6 +97,8 @@ Result<Routing> read_routing(const BenchFlags& flags, const ModelShape& shape) {
 Result<Plan> read_plan_for(const std::string& path, const Job& job) {
   Plan plan = GRACE_TRY(read_plan(path));
   GRACE_TRY(check_fits(plan, job.config.num_experts, job.config.moe_layers, job.config.name));
+  if (const Status enough = check_partners(plan, job.config.experts_per_token); !enough.ok())
+    return invalid_input(fmt::format("{}: {}", path, enough.error().message));
   const std::vector<std::string> faults = violations(plan, job.cluster);
   if (!faults.empty()) return invalid_input(fmt::format("{}: {}", path, faults.front()));
   return plan;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -39,14 +40,26 @@ void add_round(RecordedRun run, const RecordedRun& reference, double bound, Meas
   measured.last = std::move(run.record);
 }
 
+// As they were named, behind the first that is not lossy.
+std::vector<std::size_t> order_of(const std::vector<Contender>& contenders) {
+  std::vector<std::size_t> order(contenders.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto lossless =
+      std::ranges::find_if(order, [&](std::size_t c) { return !contenders[c].plan.is_lossy(); });
+  if (lossless != order.end()) std::rotate(order.begin(), lossless, lossless + 1);
+  return order;
+}
+
 }  // namespace
 
 bool Measurements::is_same_text() const {
-  return std::ranges::all_of(of_contender, [](const Measured& one) { return one.difference.prompts == 0; });
+  return std::ranges::all_of(of_contender,
+                             [](const Measured& one) { return one.lossy || one.difference.prompts == 0; });
 }
 
 bool Measurements::is_explained() const {
-  return std::ranges::all_of(of_contender, [](const Measured& one) { return one.difference.is_explained(); });
+  return std::ranges::all_of(of_contender,
+                             [](const Measured& one) { return one.lossy || one.difference.is_explained(); });
 }
 
 Result<Measurements> measure(Ranks& ranks, const BenchJob& bench, const BenchFlags& flags,
@@ -58,13 +71,15 @@ Result<Measurements> measure(Ranks& ranks, const BenchJob& bench, const BenchFla
   Measurements all;
   all.near_tie_bound = near_tie_bound(bench.job.config, bench.job.combine, false);
   for (const Contender& contender : contenders)
-    all.of_contender.push_back({contender.name, contender.dispatch, {}, {}, "", {}});
+    all.of_contender.push_back(
+        {contender.name, contender.dispatch, contender.plan.is_lossy(), {}, {}, "", {}});
+  const std::vector<std::size_t> order = order_of(contenders);
   std::optional<RecordedRun> reference;
   Progress progress("bench");
   const auto total = static_cast<std::int64_t>(contenders.size()) * flags.rounds;
   std::int64_t done = 0;
   for (int round = 0; round < flags.rounds; ++round)
-    for (std::size_t c = 0; c < contenders.size(); ++c) {
+    for (const std::size_t c : order) {
       Job job = bench.job;
       job.dispatch = contenders[c].dispatch;
       RecordedRun run = GRACE_TRY(run_recorded(ranks, job,

@@ -150,8 +150,10 @@ std::string sentence_of(const TextDifference& difference, double bound) {
                      difference.prompts, difference.near_ties, bound);
 }
 
-std::string same_text_cell(const TextDifference& difference) {
+std::string same_text_cell(const Measured& measured) {
+  const TextDifference& difference = measured.difference;
   if (difference.prompts == 0) return "yes";
+  if (measured.lossy) return fmt::format("lossy, {} differ", difference.prompts);
   if (difference.is_explained()) return fmt::format("{} near-ties", difference.near_ties);
   return fmt::format("{} differ, {} near-ties", difference.prompts, difference.near_ties);
 }
@@ -164,7 +166,7 @@ report::Table main_table(const Measurements& measured, const Job& job) {
   std::vector<std::string> exchanges{"dispatch"}, same{"same text"};
   for (const Measured& one : measured.of_contender) {
     exchanges.emplace_back(name_of(one.dispatch));
-    same.push_back(same_text_cell(one.difference));
+    same.push_back(same_text_cell(one));
   }
   table.rows.insert(table.rows.begin(), std::move(exchanges));
   table.rows.push_back(std::move(same));
@@ -205,10 +207,15 @@ std::vector<std::string> notes_of(const Measurements& measured, const BenchFlags
   if (std::ranges::any_of(measured.of_contender, [](const Measured& one) { return !one.last.one_clock; }))
     notes.push_back(
         "The ranks' clocks differ: one barrier's end is taken for the same moment on all of them.");
-  for (const Measured& one : measured.of_contender)
-    if (one.difference.prompts > 0)
+  for (const Measured& one : measured.of_contender) {
+    if (one.lossy)
+      notes.push_back(
+          fmt::format("{} is lossy: its plan changes what the gate chooses, and {} prompts differ.",
+                      one.strategy, one.difference.prompts));
+    else if (one.difference.prompts > 0)
       notes.push_back(
           fmt::format("{}: {}.", one.strategy, sentence_of(one.difference, measured.near_tie_bound)));
+  }
   return notes;
 }
 
@@ -230,6 +237,7 @@ Json json_of(const Measurements& measured, const BenchFlags& flags, const Job& j
     const Measured& one = measured.of_contender[c];
     Json entry = {{"strategy", one.strategy},
                   {"dispatch", name_of(one.dispatch)},
+                  {"lossy", one.lossy},
                   {"same_text", one.difference.prompts == 0},
                   {"differing_prompts", one.difference.prompts},
                   {"near_ties", one.difference.near_ties},
