@@ -11,6 +11,7 @@
 #include "grace/base/rng.h"
 #include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
+#include "memory.h"
 #include "profile.h"
 #include "shape_option.h"
 
@@ -194,6 +195,10 @@ Result<std::vector<Contender>> contenders_of(Ranks& ranks, const BenchJob& bench
   for (const std::string& name : split_at_commas(flags.strategies))
     contenders.push_back({name, GRACE_TRY(plans.of(name)), is_own ? own_dispatch(name) : bench.job.dispatch});
   if (contenders.empty()) return invalid_input("--strategies: none is named");
+  const int ranks_of_job = bench.job.cluster.num_devices();
+  const std::int64_t prompts_of_rank = (flags.batch + ranks_of_job - 1) / ranks_of_job;
+  for (const Contender& contender : contenders)
+    GRACE_TRY(check_memory(bench.job, contender.plan, prompts_of_rank * (flags.prefill + flags.decode)));
   return contenders;
 }
 

@@ -1,11 +1,13 @@
 // grace run: generates text with a plan over the ranks of a cluster.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "context.h"
 #include "grace/files/mapped_file.h"
 #include "launch.h"
+#include "memory.h"
 #include "progress.h"
 #include "record.h"
 #include "recorded_run.h"
@@ -83,10 +85,20 @@ Status write_timeline(const std::string& path, const RunRecord& record) {
   return write_text_atomically(path, report::chrome_trace(events));
 }
 
+// Of the rank that serves most; prompts are dealt to the ranks in turn.
+std::int64_t cached_tokens_of(const std::vector<std::vector<std::int32_t>>& prompts,
+                              const GenerateOptions& generate, const Cluster& cluster) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(cluster.num_devices()), 0);
+  for (std::size_t p = 0; p < prompts.size(); ++p)
+    tokens[p % tokens.size()] += static_cast<std::int64_t>(prompts[p].size()) + generate.max_new_tokens;
+  return *std::ranges::max_element(tokens);
+}
+
 Result<int> run(const Flags& flags, const Context& context) {
   GRACE_TRY(check_options(flags.generate));
   const Job job = GRACE_TRY(prepare_job(flags.engine));
   const Inputs inputs = GRACE_TRY(inputs_of(flags, job.config));
+  GRACE_TRY(check_memory(job, job.plan, cached_tokens_of(inputs.ids, flags.generate, job.cluster)));
   GenerateOptions options = flags.generate;
   options.seed = job.seed;
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));

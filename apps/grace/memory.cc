@@ -42,10 +42,11 @@ std::vector<DeviceId> ranks_here(const Job& job) {
 
 }  // namespace
 
-Status check_memory(const Job& job, const Plan& plan) {
+Status check_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens) {
+  const auto needs_of = [&](DeviceId d) { return footprint_of(job.config, plan, d, cached_tokens); };
   for (int d = 0; d < job.cluster.num_devices(); ++d) {
     const double has = job.cluster.device(DeviceId(d)).memory_bytes;
-    const Footprint needs = footprint_of(job.config, plan, DeviceId(d));
+    const Footprint needs = needs_of(DeviceId(d));
     if (has > 0 && static_cast<double>(needs.experts) > has)
       return invalid_input(fmt::format("rank {}: needs {}, device {} has {} for experts", d, words_of(needs),
                                        d, words_of_bytes(has)));
@@ -56,14 +57,14 @@ Status check_memory(const Job& job, const Plan& plan) {
   double together = 0;
   DeviceId largest = here.front();
   for (const DeviceId d : here) {
-    const auto bytes = footprint_of(job.config, plan, d).total();
+    const auto bytes = needs_of(d).total();
     together += static_cast<double>(bytes);
-    if (bytes > footprint_of(job.config, plan, largest).total()) largest = d;
+    if (bytes > needs_of(largest).total()) largest = d;
   }
   if (together <= *available) return {};
   return invalid_input(fmt::format("rank {}: needs {}, and the {} ranks of this machine {}; it has {}",
-                                   largest.value, words_of(footprint_of(job.config, plan, largest)),
-                                   here.size(), words_of_bytes(together), words_of_bytes(*available)));
+                                   largest.value, words_of(needs_of(largest)), here.size(),
+                                   words_of_bytes(together), words_of_bytes(*available)));
 }
 
 }  // namespace grace::app

@@ -1,6 +1,8 @@
 // Whether what the ranks will hold fits where they run.
 #pragma once
 
+#include <cstdint>
+
 #include "grace/base/result.h"
 #include "grace/plan/plan.h"
 #include "launch.h"
@@ -8,8 +10,9 @@
 namespace grace::app {
 
 // Reads no weight. A device's memory_bytes, which are for experts, bound its experts; the ranks that run on
-// this machine must fit into what it has available, all of them together. Errors: invalid_input, naming the
-// first rank that does not fit, what it needs and what there is.
-Status check_memory(const Job& job, const Plan& plan);
+// this machine must fit into what it has available, all of them together, each with the keys and values of
+// cached_tokens. Errors: invalid_input, naming the first rank that does not fit, what it needs and what there
+// is.
+Status check_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens = 0);
 
 }  // namespace grace::app
