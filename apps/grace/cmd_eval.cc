@@ -94,8 +94,8 @@ Status write_logits(const std::string& path, const std::vector<std::vector<float
 // Collective.
 Result<Score> score_of(const Job& job, const Plan& plan, const Lists& lists, int window, Transport& transport,
                        ThreadPool& pool, const std::function<void(std::int64_t, std::int64_t)>& report) {
-  const auto engine = GRACE_TRY(Engine::make(job.model, plan, job.cluster, transport, pool,
-                                             {.dispatch = job.dispatch, .combine = job.combine}));
+  const auto engine =
+      GRACE_TRY(Engine::make(job.model, plan, job.cluster, transport, pool, engine_options(job)));
   Score sum;
   for (const auto& ids : lists) {
     if (ids.size() < 2) continue;
@@ -141,8 +141,8 @@ Result<int> eval(const Flags& flags, const Context& context) {
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
     const bool keep = ranks.keeps(transport);
     if (!flags.logits.empty()) {
-      const auto engine = GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool,
-                                                 {.dispatch = job.dispatch, .combine = job.combine}));
+      const auto engine =
+          GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, engine_options(job)));
       Progress silent("");
       auto logits =
           GRACE_TRY(logits_of(*engine, transport, lists, keep, transport.rank() == 0 ? progress : silent));

@@ -73,6 +73,19 @@ Result<int> run_under_mpirun(const RanksWanted& wanted, const Context& context) 
 
 }  // namespace
 
+EngineOptions engine_options(const Job& job) {
+  return {.dispatch = job.dispatch,
+          .choose_dispatch = job.choose_dispatch,
+          .combine = job.combine,
+          .wire = job.wire,
+          .overlap = job.overlap,
+          .parts = job.parts};
+}
+
+std::string_view dispatch_name(const Job& job, Dispatch dispatch) {
+  return job.choose_dispatch ? kChosenDispatch : name_of(dispatch);
+}
+
 Result<bool> uses_mpi(const std::string& transport) {
   if (transport.empty()) return inside_mpi();
   if (transport == "mpi") return true;
@@ -85,7 +98,15 @@ Status prepare_ranks(const EngineFlags& flags, Job& job) {
   job.seed = flags.seed;
   job.deadline_s = flags.deadline_s;
   job.mpi = GRACE_TRY(uses_mpi(flags.transport));
-  job.dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
+  job.choose_dispatch = flags.dispatch == kChosenDispatch;
+  if (!job.choose_dispatch) job.dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
+  job.wire = GRACE_TRY(parse_wire(flags.wire));
+  job.overlap = GRACE_TRY(parse_overlap(flags.overlap));
+  job.parts = GRACE_TRY(parse_parts(flags.parts));
+  if (flags.progress == "thread")
+    job.progress = Progress::kThread;
+  else if (flags.progress != "polling")
+    return invalid_input(fmt::format("--progress: '{}' is neither polling nor thread", flags.progress));
   job.combine = GRACE_TRY(parse_combine(flags.combine));
   if (flags.exact && job.combine != Combine::kExact)
     return invalid_input(fmt::format("--exact: contradicts --combine {}", flags.combine));
@@ -120,7 +141,8 @@ Result<Job> prepare_job(const EngineFlags& flags) {
 }
 
 Result<Ranks> Ranks::make(const Job& job, const Context& context) {
-  const RanksWanted wanted = {job.cluster.num_devices(), job.mpi, job.hosts, job.threads, job.deadline_s};
+  const RanksWanted wanted = {
+      job.cluster.num_devices(), job.mpi, job.hosts, job.threads, job.deadline_s, job.progress};
   return make(wanted, context, [&] { return fingerprint_of(job, context); });
 }
 
@@ -139,7 +161,7 @@ Result<Ranks> Ranks::make(const RanksWanted& wanted, const Context& context,
   int argc = context.argc;
   char** argv = context.argv;
   ranks.voice_ = context.voice;
-  ranks.mpi_ = GRACE_TRY(make_mpi_transport(&argc, &argv, kRankTimeout));
+  ranks.mpi_ = GRACE_TRY(make_mpi_transport(&argc, &argv, kRankTimeout, wanted.progress));
   GRACE_TRY(ranks.told(agree_on(*ranks.mpi_, fingerprint())));
   if (wanted.size == 0) ranks.size_ = ranks.mpi_->size();
   if (ranks.mpi_->size() != ranks.size_)

@@ -12,10 +12,12 @@
 #include "grace/base/result.h"
 #include "grace/base/thread_pool.h"
 #include "grace/cluster/cluster.h"
+#include "grace/comm/mpi/mpi_transport.h"
 #include "grace/comm/transport.h"
 #include "grace/cost/cost.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
+#include "grace/runtime/engine.h"
 #include "grace/runtime/replay_engine.h"
 #include "options.h"
 
@@ -29,6 +31,11 @@ struct Job {
   Plan plan;
   Dispatch dispatch = Dispatch::kPerDevice;
   Combine combine = Combine::kExact;
+  Wire wire = Wire::kF32;
+  bool choose_dispatch = false;  // in place of `dispatch`
+  Overlap overlap = Overlap::kWherePays;
+  int parts = 1;
+  Progress progress = Progress::kPolling;      // with mpi
   std::shared_ptr<const ReplaySource> replay;  // in place of a model folder
   bool mpi = false;
   std::string hosts;
@@ -44,6 +51,12 @@ Status prepare_ranks(const EngineFlags& flags, Job& job);
 // together, or into memory (check_memory).
 Result<Job> prepare_job(const EngineFlags& flags);
 
+// What an engine of the job is made with; nothing is recorded.
+EngineOptions engine_options(const Job& job);
+
+// `auto` where its engines choose, else the dispatch's name.
+std::string_view dispatch_name(const Job& job, Dispatch dispatch);
+
 // What --transport stands for: mpi where it says so, or says nothing inside mpirun. Errors: invalid_input.
 Result<bool> uses_mpi(const std::string& transport);
 
@@ -53,6 +66,7 @@ struct RanksWanted {
   std::string hosts;
   int threads = 1;                        // of each
   double deadline_s = kDefaultDeadlineS;  // with mpi: how long a rank may be silent
+  Progress progress = Progress::kPolling;
 };
 
 // The ranks of a job, for one or more collective runs.

@@ -21,7 +21,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--cluster", flags.cluster, "NODESxDEVICES, a preset or a cluster file (default 1x1)");
   command.add_option("--transport", flags.transport, "in_process (ranks are threads, the default) or mpi");
   command.add_option("--dispatch", flags.dispatch,
-                     "two_stage, per_device (default), flat, padded or allgather");
+                     "two_stage, per_device (default), flat, padded, allgather, or auto: per_device or "
+                     "two_stage, in each step the quicker one by the cluster's constants");
   command.add_option("--plan", flags.plan, "a plan file (default: vanilla expert parallelism)");
   command.add_option("--threads", flags.threads, "threads of each rank (default 1)");
   command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
@@ -31,8 +32,34 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       "exact (default): the same text to the bit for every plan and cluster; reduced: results are "
       "added up on the way, fewer bytes, the last bits may differ");
   command.add_flag("--exact", flags.exact, "the same as --combine exact");
+  command.add_option("--wire", flags.wire,
+                     "what vectors travel as: f32 (default), or bf16: half the bytes, each value rounded to "
+                     "within 1/256 of itself");
+  command.add_option("--overlap", flags.overlap,
+                     "whether what is here is computed while the rest flies: on, off, or auto (default): "
+                     "where that pays");
+  command.add_option("--parts", flags.parts,
+                     "in how many parts, one behind the other, a step goes through a layer: 1 to 4, or auto "
+                     "(default): two where that pays by the cluster's constants");
+  command.add_option("--progress", flags.progress,
+                     "with mpi, who moves messages while a rank computes: polling (default), the rank itself "
+                     "between experts, or a thread beside it");
   command.add_option("--hosts", flags.hosts, "an mpirun hostfile; without it everything is on this machine");
   add_deadline(command, flags.deadline_s);
+}
+
+Result<Overlap> parse_overlap(const std::string& value) {
+  if (value == "auto") return Overlap::kWherePays;
+  if (value == "on") return Overlap::kAlways;
+  if (value == "off") return Overlap::kOff;
+  return invalid_input(fmt::format("--overlap: '{}' is none of auto, on and off", value));
+}
+
+Result<int> parse_parts(const std::string& value) {
+  if (value == "auto") return 0;
+  for (int parts = 1; parts <= kMostParts; ++parts)
+    if (value == std::to_string(parts)) return parts;
+  return invalid_input(fmt::format("--parts: '{}' is neither auto nor within [1, {}]", value, kMostParts));
 }
 
 Result<std::vector<std::vector<std::int32_t>>> read_token_lists(const std::filesystem::path& path,

@@ -11,6 +11,7 @@
 #include "grace/base/result.h"
 #include "grace/cluster/cluster.h"
 #include "grace/plan/plan.h"
+#include "grace/runtime/engine.h"
 #include "grace/text/tokenizer.h"
 
 namespace grace::app {
@@ -20,6 +21,9 @@ inline constexpr double kDefaultDeadlineS = 10;
 
 // --deadline, for every command that runs ranks.
 void add_deadline(CLI::App& command, double& seconds);
+
+// --dispatch where the engine chooses.
+inline constexpr const char* kChosenDispatch = "auto";
 
 // How a model is to be run; the same for eval, profile, run, bench and demo.
 struct EngineFlags {
@@ -33,6 +37,7 @@ struct EngineFlags {
   int threads = 1;    // per rank
   std::uint64_t seed = 0;
   std::string combine = "exact";
+  std::string wire = "f32", overlap = "auto", parts = "auto", progress = "polling";
   bool exact = false;
   double deadline_s = kDefaultDeadlineS;
 };
@@ -40,6 +45,11 @@ struct EngineFlags {
 // MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --combine, --exact, --hosts,
 // --deadline.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// auto, on or off. Errors: invalid_input.
+Result<Overlap> parse_overlap(const std::string& value);
+// auto (0) or 1 to kMostParts. Errors: invalid_input.
+Result<int> parse_parts(const std::string& value);
 
 // Lists of token ids: a JSON list of lists. Errors: io; invalid_input for anything else and for an id outside
 // [0, vocab_size).

@@ -211,9 +211,9 @@ Result<Trace> profile_on_ranks(Ranks& ranks, const Job& job,
   Trace trace;
   Progress progress("profile");
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
-    const auto engine =
-        GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool,
-                               {.dispatch = job.dispatch, .combine = job.combine, .record_trace = true}));
+    EngineOptions how = engine_options(job);
+    how.record_trace = true;
+    const auto engine = GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, how));
     std::function<void(std::int64_t, std::int64_t)> report;
     if (transport.rank() == 0) report = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
     Trace made = GRACE_TRY(profile_sequences(*engine, transport, sequences, options, report));

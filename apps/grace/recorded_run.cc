@@ -126,7 +126,7 @@ RunRecord described(const Job& job, const RunWanted& wanted) {
   record.model = job.config.name;
   record.cluster = job.cluster.name;
   record.transport = job.mpi ? "mpi" : "in_process";
-  record.dispatch = name_of(job.dispatch);
+  record.dispatch = dispatch_name(job, job.dispatch);
   record.combine = name_of(job.combine);
   record.strategy = wanted.plan.strategy;
   record.devices_per_node = wanted.plan.devices_per_node;
@@ -142,10 +142,9 @@ Result<RecordedRun> run_recorded(Ranks& ranks, const Job& job, const RunWanted& 
   RecordedRun run;
   run.record = described(job, wanted);
   const Status ran = ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
-    const EngineOptions how{.dispatch = job.dispatch,
-                            .combine = job.combine,
-                            .record_spans = wanted.spans,
-                            .aligned = wanted.aligned};
+    EngineOptions how = engine_options(job);
+    how.record_spans = wanted.spans;
+    how.aligned = wanted.aligned;
     const auto engine =
         GRACE_TRY(job.replay != nullptr
                       ? make_replay_engine(*job.replay, wanted.plan, job.cluster, transport, pool, how)

@@ -22,7 +22,7 @@ struct RankContext {
   Dispatch dispatch;
   Combine combine;
   Wire wire;
-  bool overlap;
+  Overlap overlap;
   bool aligned;
   SpanLog& spans;
 

@@ -22,21 +22,25 @@ namespace grace {
 
 inline constexpr int kMostParts = 4;
 
+// Whether what is here is computed while the rest flies, at the price of reading the weights of an expert
+// twice when it is needed for both. What comes out is the same.
+enum class Overlap { kOff, kWherePays, kAlways };
+
 struct EngineOptions {
   Dispatch dispatch = Dispatch::kPerDevice;
   // per_device or two_stage, in each step the quicker one by the cluster's constants, in place of `dispatch`.
   bool choose_dispatch = false;
   Combine combine = Combine::kExact;
   Wire wire = Wire::kF32;
-  // What is here is computed while the rest flies, where that pays; what comes out is the same.
-  bool overlap = true;
+  Overlap overlap = Overlap::kWherePays;
   // In how many parts, one behind the other, a step's tokens go through a layer, so that the experts of one
-  // work while another flies: at most kMostParts, 0 for two where that pays by the cluster's constants.
+  // work while another flies: at most kMostParts, 0 for two where that pays by the cluster's constants. One
+  // where messages are padded, and where ranks are aligned.
   int parts = 1;
   bool record_trace = false;
   bool record_spans = false;
-  // For measuring: ranks wait for one another before each exchange, so that an exchange's time holds no other
-  // rank's computing.
+  // For measuring: ranks wait for one another before and after each exchange, so that an exchange's time holds
+  // no other rank's computing.
   bool aligned = false;
 };
 

@@ -45,13 +45,13 @@ struct Seen {
 std::vector<Seen> run_engine(const TinyModel& model, const Plan& plan, const Cluster& cluster,
                              Dispatch dispatch, int threads,
                              const std::vector<std::vector<std::int32_t>>& tokens_of_rank, int decoded,
-                             Combine combine = Combine::kExact) {
+                             EngineOptions how = {}) {
+  how.dispatch = dispatch;
+  how.record_trace = true;
   std::vector<Seen> seen(tokens_of_rank.size());
   const Status status = run_in_process(cluster.num_devices(), kTimeout, [&](Transport& transport) -> Status {
     ThreadPool pool(threads);
-    const auto engine =
-        GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool,
-                               {.dispatch = dispatch, .combine = combine, .record_trace = true}));
+    const auto engine = GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool, how));
     const auto rank = static_cast<std::size_t>(transport.rank());
     const std::vector<std::int32_t>& tokens = tokens_of_rank[rank];
     engine->reset(1);
@@ -187,6 +187,14 @@ void expect_counted_as_predicted(const std::vector<Seen>& seen, const Plan& plan
   EXPECT_EQ(assignments, tokens * shape.top);
 }
 
+// What must not change the bits.
+EngineOptions some_way(Rng& rng) {
+  constexpr Overlap kOverlaps[] = {Overlap::kOff, Overlap::kWherePays, Overlap::kAlways};
+  return {.overlap = kOverlaps[rng.below(3)],
+          .parts = static_cast<int>(rng.below(kMostParts + 1)),
+          .aligned = rng.below(4) == 0};
+}
+
 TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
   const TinyModel model({.seed = 7});
   Rng rng(11);
@@ -194,7 +202,7 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
   const Cluster one = cluster_of("1x1");
   const auto alone =
       joined(run_engine(model, vanilla(model, one), one, Dispatch::kFlat, 1, {tokens}, 3)[0].logits);
-  for (const char* spec : {"1x1", "1x2", "2x1", "1x3", "2x2", "1x4", "3x1", "1+2", "3+1", "4x2"}) {
+  for (const char* spec : {"1x1", "1x2", "2x1", "1x3", "2x2", "1x4", "3x1", "1+2", "3+1", "4x2", "2x4"}) {
     const Cluster cluster = cluster_of(spec);
     std::vector<std::vector<std::int32_t>> tokens_of_rank(static_cast<std::size_t>(cluster.num_devices()));
     for (std::size_t rank = 0; rank < tokens_of_rank.size(); ++rank)
@@ -205,8 +213,9 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
       for (const Dispatch dispatch : kDispatches) {
         SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)) + ", " +
                      std::to_string(plan.max_slots(DeviceId{0})) + " slots");
+        const EngineOptions how = some_way(rng);
         const auto seen = run_engine(model, plan, cluster, dispatch, dispatch == Dispatch::kFlat ? 1 : 2,
-                                     tokens_of_rank, 3);
+                                     tokens_of_rank, 3, how);
         for (std::size_t rank = 0; rank < seen.size(); rank += 2) {
           const auto logits = joined(seen[rank].logits);
           EXPECT_TRUE(logits.size() == alone.size() &&
@@ -217,6 +226,78 @@ TEST(AnEngine, HasTheSameBitsForEveryPlanRankCountDispatchAndThreadCount) {
       }
     }
   }
+}
+
+TEST(AnEngine, HasTheSameBitsForEveryPlanWhereVectorsTravelAsBf16) {
+  const TinyModel model({.top = 3, .seed = 9});
+  Rng rng(12);
+  const auto tokens = random_tokens(rng, 19, model.shape().vocab);
+  const Cluster one = cluster_of("1x1");
+  const auto at_home = [&](Wire wire) {
+    return joined(
+        run_engine(model, vanilla(model, one), one, Dispatch::kFlat, 1, {tokens}, 3, {.wire = wire})[0]
+            .logits);
+  };
+  const auto alone = at_home(Wire::kBf16);
+  EXPECT_NE(alone, at_home(Wire::kF32));
+  expect_close(alone, at_home(Wire::kF32), 0.05);
+  for (const char* spec : {"1x2", "2x2", "1+2", "4x2"}) {
+    const Cluster cluster = cluster_of(spec);
+    std::vector<std::vector<std::int32_t>> tokens_of_rank(static_cast<std::size_t>(cluster.num_devices()),
+                                                          tokens);
+    for (const Plan& plan : {shuffled(model, cluster, 13), doubled(model, cluster, 17)})
+      for (const Dispatch dispatch : kDispatches) {
+        SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)));
+        EngineOptions how = some_way(rng);
+        how.wire = Wire::kBf16;
+        for (const Seen& seen : run_engine(model, plan, cluster, dispatch, 1, tokens_of_rank, 3, how))
+          EXPECT_EQ(joined(seen.logits), alone);
+        how.combine = Combine::kReduced;
+        for (const Seen& seen : run_engine(model, plan, cluster, dispatch, 1, tokens_of_rank, 3, how))
+          expect_close(joined(seen.logits), alone, 0.05);
+      }
+  }
+}
+
+TEST(AnEngine, ChoosesHowToSendTheSameOnAllRanks) {
+  const TinyModel model({.seed = 10});
+  Cluster cluster = cluster_of("2x2");
+  Rng rng(12);
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (int rank = 0; rank < 4; ++rank) tokens.push_back(random_tokens(rng, 4 + 5 * rank, 61));
+  const Plan plan = doubled(model, cluster, 3);
+  const auto run = [&](Dispatch dispatch, int decoded, const EngineOptions& how) {
+    return run_engine(model, plan, cluster, dispatch, 1, tokens, decoded, how);
+  };
+  const EngineOptions choose{.choose_dispatch = true, .parts = 0};
+  // The slower the link between nodes, the sooner two stages pay; latency alone speaks for one.
+  for (const auto& [rate, expected] :
+       {std::pair(1e5, Dispatch::kTwoStage), std::pair(1e13, Dispatch::kPerDevice)}) {
+    cluster.between_nodes.bytes_per_s = rate;
+    cluster.between_devices.bytes_per_s = 1e12;
+    const auto chosen = run(Dispatch::kFlat, 0, choose);
+    const auto forced = run(expected, 0, {});
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(joined(chosen[rank].logits), joined(forced[rank].logits));
+      for (std::size_t layer = 0; layer < 2; ++layer)
+        EXPECT_EQ(chosen[rank].counters[layer].dispatch, forced[rank].counters[layer].dispatch);
+    }
+  }
+}
+
+TEST(AnEngine, GoesOnTheSameWhicheverWayEachStepGoes) {
+  const TinyModel model({.seed = 10});
+  Rng rng(12);
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (int rank = 0; rank < 4; ++rank) tokens.push_back(random_tokens(rng, 4 + 5 * rank, 61));
+  Cluster cluster = cluster_of("2x2");
+  cluster.between_nodes.bytes_per_s = 1e5;  // what a few tokens need then decides
+  const Plan plan = doubled(model, cluster, 3);
+  const auto forced = run_engine(model, plan, cluster, Dispatch::kFlat, 1, tokens, 3);
+  const auto chosen =
+      run_engine(model, plan, cluster, Dispatch::kFlat, 1, tokens, 3, {.choose_dispatch = true, .parts = 0});
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(joined(chosen[rank].logits), joined(forced[rank].logits));
 }
 
 // Two steps of summing K rounded products, in any order, differ by at most 2 (K - 1) u times the sum of their
@@ -233,7 +314,8 @@ TEST(AnEngine, HasNearlyTheSameLogitsWhereResultsAreReducedOnTheWay) {
       const auto exact = run_engine(model, plan, cluster, Dispatch::kPerDevice, 1, tokens, 2);
       for (const Dispatch dispatch : kDispatches) {
         SCOPED_TRACE(std::string(spec) + ", " + std::string(name_of(dispatch)));
-        const auto reduced = run_engine(model, plan, cluster, dispatch, 1, tokens, 2, Combine::kReduced);
+        const auto reduced =
+            run_engine(model, plan, cluster, dispatch, 1, tokens, 2, {.combine = Combine::kReduced});
         for (std::size_t rank = 0; rank < reduced.size(); ++rank) {
           expect_close(joined(reduced[rank].logits), joined(exact[rank].logits), 1e-5);
           if (cluster.num_devices() == 1) {

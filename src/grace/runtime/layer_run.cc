@@ -60,10 +60,12 @@ Status LayerRunner::run(RoutedTokens tokens, std::span<float> x, const HostedExp
   for (const auto& part : running_) GRACE_TRY(start(*part, tokens));
   for (const auto& part : running_) {
     GRACE_TRY(await(*part, Leg::kDispatch));
+    if (context_.aligned) GRACE_TRY(context_.transport.barrier());
     GRACE_TRY(compute(*part));
     GRACE_TRY(answer(*part));
   }
   for (const auto& part : running_) GRACE_TRY(await(*part, Leg::kCombine));
+  if (context_.aligned) GRACE_TRY(context_.transport.barrier());
   for (const auto& part : running_) finish(*part, h);
   return {};
 }

@@ -112,7 +112,8 @@ Status MoeLayer::serve(const RankContext& context, StepRunner& step, std::span<f
 // Computing own rows apart reads the weights of many experts twice. That costs nothing where rows are many,
 // and little beside an exchange that takes longer than the experts do.
 bool MoeLayer::overlap_pays(const RankContext& context, std::span<const std::int32_t> devices) const {
-  if (!context.overlap || context.aligned) return false;
+  if (context.overlap != Overlap::kWherePays || context.aligned)
+    return context.overlap == Overlap::kAlways && !context.aligned;
   const auto own = static_cast<std::size_t>(std::ranges::count(devices, context.device().value));
   return own >= kManyRows * experts_.weights.size() || last_flight_s_ > last_experts_s_;
 }

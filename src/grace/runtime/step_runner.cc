@@ -12,11 +12,12 @@ StepRunner::Way::Way(const RankContext& engine, Dispatch dispatch, std::size_t p
 StepRunner::StepRunner(const RankContext& context, const EngineOptions& options)
     : dispatches_(options.choose_dispatch ? std::vector{Dispatch::kPerDevice, Dispatch::kTwoStage}
                                           : std::vector{options.dispatch}),
-      chooser_(context.config, context.cluster, context.transport, dispatches_, options.parts,
-               options.combine, options.wire) {
-  const std::size_t parts = options.parts == 0 ? 2 : static_cast<std::size_t>(options.parts);
+      parts_(options.aligned || options.dispatch == Dispatch::kPadded ? 1 : options.parts),
+      chooser_(context.config, context.cluster, context.transport, dispatches_, parts_, options.combine,
+               options.wire) {
   for (const Dispatch dispatch : dispatches_)
-    ways_.push_back(std::make_unique<Way>(context, dispatch, parts));
+    ways_.push_back(
+        std::make_unique<Way>(context, dispatch, parts_ == 0 ? 2 : static_cast<std::size_t>(parts_)));
 }
 
 Status StepRunner::begin(std::size_t tokens) {

@@ -31,6 +31,7 @@ class StepRunner {
     LayerRunner runner;
   };
   std::vector<Dispatch> dispatches_;
+  int parts_;  // 0: to be chosen
   StepChooser chooser_;
   std::vector<std::unique_ptr<Way>> ways_;  // of each dispatch
   StepChoice choice_;

@@ -63,6 +63,8 @@ MpiChannel::MpiChannel(MpiSession& session, std::vector<int> group, Reading read
 MpiChannel::~MpiChannel() {
   const std::lock_guard lock(session_.turn);
   session_.ended(*this);
+  if (reading_ == Reading::kInPlace)
+    for (const auto& buffer : outgoing_) session_.retire(buffer);
   if (active_ == 0) return;
   if (call() == Call::kAllToAll) session_.given_up = true;
   for (const auto& buffers : {incoming_, announcements_})
@@ -92,6 +94,7 @@ Status MpiChannel::send() {
   const std::lock_guard lock(session_.turn);
   if (session_.fault().has_value()) return *session_.fault();
   GRACE_CHECK(active_ == 0, "an exchange is under way on this channel");
+  if (number_ < 0) session_.everyone_begins();
   ++exchanges_;
   requests_.clear();
   parts_.clear();
@@ -256,6 +259,7 @@ Status MpiChannel::finish() {
   }
   session_.attend(false);
   if (session_.fault().has_value()) return *session_.fault();
+  if (number_ < 0) session_.everyone_ended();
   return {};
 }
 

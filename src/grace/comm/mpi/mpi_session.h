@@ -5,8 +5,10 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +46,13 @@ class MpiSession {
   void ended(MpiChannel& channel);
   // Memory that MPI may still write into although nobody waits any more.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
+  // What others may still have to look for, of a channel that is gone: kept until an exchange of everyone
+  // that begins later has ended, for nobody comes to that one before it has found it.
+  void retire(std::shared_ptr<void> memory) { retired_.push_back(std::move(memory)); }
+  void everyone_begins() {
+    std::move(retired_.begin(), retired_.end(), std::back_inserter(retiring_)), retired_.clear();
+  }
+  void everyone_ended() { retiring_.clear(); }
   // The thread stands back while the rank itself waits.
   void attend(bool here);
 
@@ -67,7 +76,7 @@ class MpiSession {
   std::string reason_;
   std::vector<MPI_Request> telling_;
   std::vector<MpiChannel*> under_way_;
-  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<std::shared_ptr<void>> kept_, retired_, retiring_;
   std::condition_variable changed_;
   bool attended_ = false, stop_ = false;
   std::thread thread_;
