@@ -165,7 +165,7 @@ report::Table main_table(const Measurements& measured, const Job& job) {
   report::Table table = table_of(measured, rows);
   std::vector<std::string> exchanges{"dispatch"}, same{"same text"};
   for (const Measured& one : measured.of_contender) {
-    exchanges.emplace_back(name_of(one.dispatch));
+    exchanges.emplace_back(dispatch_name(job, one.dispatch));
     same.push_back(same_text_cell(one));
   }
   table.rows.insert(table.rows.begin(), std::move(exchanges));
@@ -175,11 +175,12 @@ report::Table main_table(const Measurements& measured, const Job& job) {
 
 std::string options_line(const BenchFlags& flags, const Job& job) {
   return fmt::format(
-      "{}; cluster {}, {}, {} results, {} thread(s) a rank{}; {} prompts of {} tokens ({}), {} new; {} "
+      "{}; cluster {}, {}, {} results, {} on the wire, {} thread(s) a rank{}; {} prompts of {} tokens ({}), "
+      "{} new; {} "
       "rounds, "
       "interleaved, median (lowest..highest);{} seed {}.",
-      job.config.name, job.cluster.name, job.mpi ? "mpi" : "in_process", name_of(job.combine), job.threads,
-      flags.aligned ? ", aligned" : "", flags.batch, flags.prefill,
+      job.config.name, job.cluster.name, job.mpi ? "mpi" : "in_process", name_of(job.combine),
+      name_of(job.wire), job.threads, flags.aligned ? ", aligned" : "", flags.batch, flags.prefill,
       job.replay != nullptr ? "the trace's routing"
       : flags.text.empty()  ? "random ids"
                             : "text",
@@ -236,7 +237,7 @@ Json json_of(const Measurements& measured, const BenchFlags& flags, const Job& j
   for (std::size_t c = 0; c < measured.of_contender.size(); ++c) {
     const Measured& one = measured.of_contender[c];
     Json entry = {{"strategy", one.strategy},
-                  {"dispatch", name_of(one.dispatch)},
+                  {"dispatch", dispatch_name(job, one.dispatch)},
                   {"lossy", one.lossy},
                   {"same_text", one.difference.prompts == 0},
                   {"differing_prompts", one.difference.prompts},
