@@ -10,8 +10,9 @@ namespace {
 void add_contender_flags(CLI::App& command, BenchFlags& flags) {
   command.get_option("--dispatch")
       ->description(
-          "how all of them exchange: flat, per_device, two_stage, padded or allgather (default: each as its "
-          "own engine does)");
+          "how all of them exchange: flat, per_device, two_stage, padded, allgather, or auto: per_device or "
+          "two_stage, in each step the quicker one by the cluster's constants (default: each as its own "
+          "engine does)");
   command.add_option(
       "--strategies", flags.strategies,
       "which to compare, of those of grace plan, and padded and allgather, the default placement under the "

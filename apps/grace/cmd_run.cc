@@ -98,7 +98,9 @@ Result<int> run(const Flags& flags, const Context& context) {
   GRACE_TRY(check_options(flags.generate));
   const Job job = GRACE_TRY(prepare_job(flags.engine));
   const Inputs inputs = GRACE_TRY(inputs_of(flags, job.config));
-  GRACE_TRY(check_memory(job, job.plan, cached_tokens_of(inputs.ids, flags.generate, job.cluster)));
+  const std::int64_t cached = cached_tokens_of(inputs.ids, flags.generate, job.cluster);
+  GRACE_TRY(check_memory(job, job.plan, cached));
+  say_memory(job, job.plan, cached);
   GenerateOptions options = flags.generate;
   options.seed = job.seed;
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));

@@ -1,8 +1,10 @@
 #include "memory.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -65,6 +67,17 @@ Status check_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens
   return invalid_input(fmt::format("rank {}: needs {}, and the {} ranks of this machine {}; it has {}",
                                    largest.value, words_of(needs_of(largest)), here.size(),
                                    words_of_bytes(together), words_of_bytes(*available)));
+}
+
+void say_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens) {
+  if (isatty(STDERR_FILENO) != 1 || inside_mpi()) return;
+  Footprint fullest;
+  for (int d = 0; d < job.cluster.num_devices(); ++d) {
+    const Footprint needs = footprint_of(job.config, plan, DeviceId(d), cached_tokens);
+    if (needs.total() > fullest.total()) fullest = needs;
+  }
+  fmt::print(stderr, "memory of each of {} ranks: at most {}\n", job.cluster.num_devices(),
+             words_of(fullest));
 }
 
 }  // namespace grace::app

@@ -15,4 +15,7 @@ namespace grace::app {
 // is.
 Status check_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens = 0);
 
+// On a terminal, to whom started the job: what the fullest rank will hold.
+void say_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens = 0);
+
 }  // namespace grace::app

@@ -27,10 +27,10 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--threads", flags.threads, "threads of each rank (default 1)");
   command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
   command.add_option("--dtype", flags.dtype, "what the arithmetic is done in: f32");
-  command.add_option(
-      "--combine", flags.combine,
-      "exact (default): the same text to the bit for every plan and cluster; reduced: results are "
-      "added up on the way, fewer bytes, the last bits may differ");
+  command.add_option("--combine", flags.combine,
+                     "exact (default): the same text to the bit for every lossless plan and every cluster; "
+                     "reduced: results are "
+                     "added up on the way, fewer bytes, the last bits may differ");
   command.add_flag("--exact", flags.exact, "the same as --combine exact");
   command.add_option("--wire", flags.wire,
                      "what vectors travel as: f32 (default), or bf16: half the bytes, each value rounded to "
