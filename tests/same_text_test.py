@@ -1,4 +1,4 @@
-"""The same text for every rank count, transport, dispatch and plan, on the shipped model (arguments: program, source folder).
+"""The same text for every rank count, transport, dispatch, plan and way to overlap, on the shipped model (arguments: program, source folder).
 
 GRACE_TEST_ALL=1 runs the whole matrix; otherwise a subset in which every value of every axis occurs, and every transport with every plan.
 """
@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 
-CLUSTERS = {1: "1x1", 2: "1x2", 3: "1x3", 4: "2x2"}
+CLUSTERS = {1: "1x1", 2: "1x2", 3: "1x3", 4: "2x2", 8: "2x4"}
 TRANSPORTS = ("in_process", "mpi")
-DISPATCHES = ("flat", "per_device", "two_stage", "padded", "allgather")
+DISPATCHES = ("flat", "per_device", "two_stage", "padded", "allgather", "auto")
+WAYS = ("", "--overlap on --parts 2", "--overlap off --parts 1", "--overlap on --parts 3 --progress thread")  # in turn
 PLANS = ("vanilla", "grace", "joint-slow", "permuted", "doubled")
 NUM_PROMPTS = 33
 NUM_ALONE = 2  # the first prompts once more without the others: at 3 and 4 ranks some have no token, and the text must not change either
@@ -72,21 +73,21 @@ def make_plans(program: str, trace: pathlib.Path, ranks: int, folder: pathlib.Pa
     return plans
 
 
-def token_ids(program: str, model: pathlib.Path, prompts: pathlib.Path, ranks: int, transport: str, dispatch: str, plan: pathlib.Path) -> list:
+def token_ids(program: str, model: pathlib.Path, prompts: pathlib.Path, ranks: int, transport: str, dispatch: str, way: str, plan: pathlib.Path) -> list:
     output = run(program, "run", str(model), "--prompts", str(prompts), "--cluster", CLUSTERS[ranks], "--transport", transport,
-                 "--dispatch", dispatch, "--plan", str(plan), "--max-new-tokens", str(NEW_TOKENS), "--ignore-eos", "--json")
+                 "--dispatch", dispatch, "--plan", str(plan), "--max-new-tokens", str(NEW_TOKENS), "--ignore-eos", "--json", *way.split())
     return [entry["token_ids"] for entry in json.loads(output)["outputs"]]
 
 
 def cells(everything: bool) -> list[tuple[int, str, str, str]]:
-    product = [c for c in itertools.product(CLUSTERS, TRANSPORTS, DISPATCHES, PLANS) if not (c[0] == 1 and c[3] == "doubled")]
+    product = [c for c in itertools.product(CLUSTERS, TRANSPORTS, DISPATCHES, PLANS) if not (c[0] == 1 and c[3] == "doubled") and c[:2] != (8, "mpi")]
     if everything:
         return product
     spanning = [(1, "in_process", "per_device", "vanilla"), (1, "mpi", "flat", "grace"), (2, "in_process", "per_device", "doubled"),
                 (3, "in_process", "flat", "permuted"), (3, "mpi", "two_stage", "doubled"), (4, "in_process", "padded", "vanilla"),
                 (4, "in_process", "two_stage", "grace"), (4, "mpi", "allgather", "vanilla"), (4, "mpi", "per_device", "permuted"),
                 (2, "mpi", "per_device", "grace"),
-                (4, "mpi", "two_stage", "joint-slow"), (3, "mpi", "flat", "joint-slow")]
+                (4, "mpi", "two_stage", "joint-slow"), (3, "mpi", "flat", "joint-slow"), (4, "mpi", "auto", "grace"), (8, "in_process", "two_stage", "joint-slow")]
     return spanning
 
 
@@ -106,15 +107,23 @@ def main() -> int:
         run(program, "profile", str(model), "--text", str(sorted((model / "heldout/profile").glob("*.txt"))[0]), "--out", str(trace))
         plans = {ranks: make_plans(program, trace, ranks, folder) for ranks in CLUSTERS}
         expected = None
-        for ranks, transport, dispatch, plan in cells(everything):
-            ids = token_ids(program, model, prompt_file, ranks, transport, dispatch, plans[ranks][plan])
-            alone = token_ids(program, model, alone_file, ranks, transport, dispatch, plans[ranks][plan])
+        for number, (ranks, transport, dispatch, plan) in enumerate(cells(everything)):
+            way = WAYS[number % len(WAYS)]
+            ids = token_ids(program, model, prompt_file, ranks, transport, dispatch, way, plans[ranks][plan])
+            alone = token_ids(program, model, alone_file, ranks, transport, dispatch, way, plans[ranks][plan])
             assert len(ids) == len(prompts) and all(len(row) == NEW_TOKENS for row in ids), "outputs are missing"
             expected = expected or ids
             differing = sum(a != b for a, b in zip(expected + expected[:NUM_ALONE], ids + alone, strict=True))
-            print(f"{ranks} ranks, {transport}, {dispatch}, {plan}: {'same text' if not differing else f'{differing} prompts DIFFER'}", flush=True)
+            print(f"{ranks} ranks, {transport}, {dispatch}, {plan}{way and ', '}{way}: {'same text' if not differing else f'{differing} prompts DIFFER'}", flush=True)
             if differing:
                 return 1
+        text = str(sorted((model / "heldout/judge").glob("*.txt"))[0])
+        for wire in ("f32", "bf16"):
+            told = json.loads(run(program, "bench", str(model), "--text", text, "--cluster", "2x2", "--batch", "64", "--prefill", "32", "--decode", "32", "--rounds", "1",
+                                  "--strategies", "vanilla,grace", "--combine", "reduced", "--wire", wire, "--json"))
+            differing, ties = (sum(entry[key] for entry in told["strategies"]) for key in ("differing_prompts", "near_ties"))
+            print(f"reduced results, {wire}: {differing} of 64 prompts differ, {ties} of them at near-ties", flush=True)
+            assert differing == ties, "a text differs where the best two logits do not"
     return 0
 
 
