@@ -21,7 +21,8 @@ struct Counted {
 };
 
 Counted generate_and_count(const TinyModel& model, const Plan& plan, const Cluster& cluster,
-                           Dispatch dispatch, const Prompts& prompts) {
+                           EngineOptions how, const Prompts& prompts) {
+  how.record_trace = true;
   const auto ranks = static_cast<std::size_t>(cluster.num_devices());
   Counted counted;
   counted.trace_of_rank.resize(ranks);
@@ -29,8 +30,7 @@ Counted generate_and_count(const TinyModel& model, const Plan& plan, const Clust
   const Status status =
       run_in_process(cluster.num_devices(), std::chrono::seconds(60), [&](Transport& transport) -> Status {
         ThreadPool pool(1);
-        const auto engine = GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool,
-                                                   {.dispatch = dispatch, .record_trace = true}));
+        const auto engine = GRACE_TRY(Engine::make(model.folder(), plan, cluster, transport, pool, how));
         const auto rank = static_cast<std::size_t>(transport.rank());
         GRACE_TRY(generate(*engine, transport, prompts, {.max_new_tokens = 7, .ignore_eos = true}, {}));
         counters[rank].assign(engine->counters().begin(), engine->counters().end());
@@ -102,6 +102,7 @@ TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
   const Prompts prompts{{1, 2, 3}, {4},          {5, 6, 7, 8, 9, 10, 11},
                         {12, 13},  {14, 15, 16}, {17, 18, 19, 20, 21}};
   ThreadPool pool(2);
+  int turn = 0;
   for (const char* shape : {"1x1", "1x3", "2x2"}) {
     const Cluster cluster = cluster_of(shape);
     std::vector<Plan> plans{vanilla(model, cluster), shuffled(model, cluster, 5)};
@@ -113,12 +114,23 @@ TEST(PredictedTraffic, IsWhatTheTransportCountedForEveryPlanAndDispatch) {
     for (const Plan& plan : plans) {
       for (const Dispatch dispatch : {Dispatch::kFlat, Dispatch::kPerDevice, Dispatch::kTwoStage,
                                       Dispatch::kPadded, Dispatch::kAllGather}) {
-        SCOPED_TRACE(std::string(shape) + " " + plan.strategy + " " + std::string(name_of(dispatch)));
-        const Counted counted = generate_and_count(model, plan, cluster, dispatch, prompts);
+        // Both ways home, both ways to travel and every way to overlap, in turn.
+        const EngineOptions how{.dispatch = dispatch,
+                                .combine = turn % 2 == 0 ? Combine::kExact : Combine::kReduced,
+                                .wire = turn % 3 == 0 ? Wire::kBf16 : Wire::kF32,
+                                .overlap = turn % 4 < 2 ? Overlap::kAlways : Overlap::kOff,
+                                .parts = 1 + turn % 3};
+        ++turn;
+        SCOPED_TRACE(std::string(shape) + " " + plan.strategy + " " + std::string(name_of(dispatch)) + " " +
+                     std::string(name_of(how.combine)) + " " + std::string(name_of(how.wire)));
+        const Counted counted = generate_and_count(model, plan, cluster, how, prompts);
         const Trace trace = in_prompt_order(counted.trace_of_rank, prompts.size());
         ASSERT_TRUE(violations(trace).empty()) << violations(trace).front();
         const Replay predicted =
-            replay(trace, plan, cluster, {.dispatch = dispatch, .bytes_per_vector = 4 * model.shape().hidden},
+            replay(trace, plan, cluster,
+                   {.dispatch = dispatch,
+                    .combine = how.combine,
+                    .bytes_per_vector = bytes_per_value(how.wire) * model.shape().hidden},
                    pool)
                 .value();
         ASSERT_EQ(predicted.layers.size(), counted.layers.size());

@@ -27,7 +27,7 @@ struct ReplayOptions {
   int batch = 0;  // sequences that run together, over all devices; 0: all of them
   Dispatch dispatch = Dispatch::kPerDevice;
   Combine combine = Combine::kExact;
-  std::int64_t bytes_per_vector = 0;  // payload of one vector: hidden size times 4
+  std::int64_t bytes_per_vector = 0;  // payload of one vector: hidden size times bytes_per_value
   Workload workload = {};
 };
 
