@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "grace/runtime/layer_run.h"
+#include "grace/runtime/layer_runner.h"
 #include "grace/runtime/step_choice.h"
 
 namespace grace {

@@ -1,4 +1,4 @@
-#include "grace/runtime/layer_run.h"
+#include "grace/runtime/layer_runner.h"
 
 #include <algorithm>
 #include <string>

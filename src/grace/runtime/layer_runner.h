@@ -21,11 +21,10 @@ class LayerRunner {
   // The context must outlive it. parts: the most that run() is asked for. Collective, as Transport::open.
   LayerRunner(const RankContext& context, std::size_t parts);
 
-  // Collective: all ranks say the same number of parts, at most the constructor's. h: [T, H] += what the
-  // experts chosen make of tokens.x, which is rounded first as the wire rounds it; of equal shape and not
-  // the same memory. overlap: rows that are here are computed while others fly, else all at once when all
-  // have come; for this rank to choose. Errors: the transport's; peer_lost when another rank sends what
-  // cannot be.
+  // Collective: all ranks say the same number of parts, at most the constructor's. x: [T, H], what the tokens
+  // are, in place of tokens.x; rounded first as the wire rounds it. h: [T, H] += what the experts chosen make
+  // of x. overlap: rows that are here are computed while others fly, else all at once when all have come; for
+  // this rank to choose. Errors: the transport's; peer_lost when another rank sends what cannot be.
   Status run(RoutedTokens tokens, std::span<float> x, const HostedExperts& experts, std::size_t parts,
              bool overlap, std::span<float> h, LayerCounters& counters);
 
