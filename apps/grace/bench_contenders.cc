@@ -129,7 +129,7 @@ Result<PlanOptions> plan_options(const BenchFlags& flags, const Job& job, const 
   options.seed = flags.engine.seed;
   options.objective.sizes = {.hidden = job.config.hidden_size,
                              .expert_ffn = job.config.expert_ffn_size,
-                             .bytes_per_value = 4,
+                             .bytes_per_value = static_cast<double>(bytes_per_value(job.wire)),
                              .bytes_per_weight = 4};
   options.objective.batch = std::int64_t{flags.batch} * flags.prefill;
   if (flags.slots.empty()) return options;
