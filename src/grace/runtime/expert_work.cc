@@ -7,8 +7,8 @@
 namespace grace {
 namespace {
 
-// Enough to use a weight often once it is in the cache, few enough to share out.
-constexpr std::size_t kRowsPerItem = 64;
+// Enough to use a weight often once it is in the cache, few enough to share out and to look up in between.
+constexpr std::size_t kMostRowsOfItem = 96;
 
 }  // namespace
 
@@ -29,8 +29,11 @@ void ExpertWork::set(std::span<const ExpertRow> first, std::span<const ExpertRow
   for (std::size_t slot = 0; slot + 1 < begin.size(); ++slot) {
     num_experts_ += begin[slot + 1] > 0 ? 1 : 0;
     begin[slot + 1] += begin[slot];
-    for (std::size_t at = begin[slot]; at < begin[slot + 1]; at += kRowsPerItem)
-      items_.push_back({slot, at, std::min(at + kRowsPerItem, begin[slot + 1])});
+    // All of nearly one size: a small rest would read the weights for few rows.
+    const std::size_t rows = begin[slot + 1] - begin[slot];
+    const std::size_t parts = (rows + kMostRowsOfItem - 1) / kMostRowsOfItem;
+    for (std::size_t p = 0; p < parts; ++p)
+      items_.push_back({slot, begin[slot] + rows * p / parts, begin[slot] + rows * (p + 1) / parts});
   }
   order_.resize(rows_.size());
   for (std::size_t row = 0; row < rows_.size(); ++row)

@@ -19,7 +19,7 @@ from labkit.units import bits_per_s
 ASKED_FILE = "overlap.json"
 OPTION = "--overlap"
 STATES = {"off": (OPTION, "off", "--parts", "1"), "on": (OPTION, "on", "--parts", "auto")}  # a step in parts is overlap too
-RATES = "500mbit,1gbit,2gbit"
+RATES = "250mbit,500mbit,1gbit"
 BATCH, PREFILL, LAYERS, NODES, DEVICES = 32, 64, 2, 2, 1
 ROUNDS = 5
 AIM = 0.5

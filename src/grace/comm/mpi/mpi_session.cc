@@ -2,6 +2,7 @@
 
 #ifdef GRACE_WITH_MPI
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -20,6 +21,15 @@ constexpr std::size_t kMaxReasonBytes = 1000;
 constexpr std::chrono::milliseconds kTellTimeout{1000};
 // Between two looks of the thread: short against what a socket's buffer holds, long against a look.
 constexpr std::chrono::microseconds kThreadNap{100};
+
+// Where ranks have real-time priority a thread of the same one would wait for their turn to end.
+void be_woken_at_once() {
+  sched_param priority{};
+  int policy = SCHED_OTHER;
+  if (pthread_getschedparam(pthread_self(), &policy, &priority) != 0 || policy == SCHED_OTHER) return;
+  priority.sched_priority = std::min(priority.sched_priority + 1, sched_get_priority_max(policy));
+  pthread_setschedparam(pthread_self(), policy, &priority);
+}
 
 }  // namespace
 
@@ -44,6 +54,7 @@ void MpiSession::start_thread() {
 }
 
 void MpiSession::run_thread() {
+  be_woken_at_once();
   std::unique_lock lock(turn);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || (!attended_ && !under_way_.empty()); });
