@@ -95,16 +95,6 @@ Result<Routing> read_routing(const BenchFlags& flags, const ModelShape& shape) {
   return Routing{select_sequences(trace, of_half[0]), select_sequences(trace, of_half[1])};
 }
 
-Result<Plan> read_plan_for(const std::string& path, const Job& job) {
-  Plan plan = GRACE_TRY(read_plan(path));
-  GRACE_TRY(check_fits(plan, job.config.num_experts, job.config.moe_layers, job.config.name));
-  if (const Status enough = check_partners(plan, job.config.experts_per_token); !enough.ok())
-    return invalid_input(fmt::format("{}: {}", path, enough.error().message));
-  const std::vector<std::string> faults = violations(plan, job.cluster);
-  if (!faults.empty()) return invalid_input(fmt::format("{}: {}", path, faults.front()));
-  return plan;
-}
-
 // A job without a model folder: layers of the shape with random weights, gated by the trace.
 Result<BenchJob> prepare_replay(const BenchFlags& flags, const EngineFlags& engine) {
   BenchJob bench;

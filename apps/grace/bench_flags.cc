@@ -10,9 +10,7 @@ namespace {
 void add_contender_flags(CLI::App& command, BenchFlags& flags) {
   command.get_option("--dispatch")
       ->description(
-          "how all of them exchange: flat, per_device, two_stage, padded, allgather, or auto: per_device or "
-          "two_stage, in each step the quicker one by the cluster's constants (default: each as its own "
-          "engine does)");
+          fmt::format("how all of them exchange: {} (default: each as its own engine does)", kDispatchHelp));
   command.add_option(
       "--strategies", flags.strategies,
       "which to compare, of those of grace plan, and padded and allgather, the default placement under the "

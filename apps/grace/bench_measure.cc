@@ -69,9 +69,7 @@ Result<Measurements> measure(Ranks& ranks, const BenchJob& bench, const BenchFla
   options.ignore_eos = true;
   options.seed = flags.engine.seed;
   Measurements all;
-  all.near_tie_bound =
-      near_tie_bound(bench.job.config, bench.job.combine,
-                     bench.job.combine == Combine::kReduced && bench.job.wire == Wire::kBf16);
+  all.near_tie_bound = near_tie_bound(bench.job.config, bench.job.combine, bench.job.wire);
   for (const Contender& contender : contenders)
     all.of_contender.push_back(
         {contender.name, contender.dispatch, contender.plan.is_lossy(), {}, {}, "", {}});

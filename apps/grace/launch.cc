@@ -118,6 +118,16 @@ Status prepare_ranks(const EngineFlags& flags, Job& job) {
   return {};
 }
 
+Result<Plan> read_plan_for(const std::string& path, const Job& job) {
+  Plan plan = GRACE_TRY(read_plan(path));
+  GRACE_TRY(check_fits(plan, job.config.num_experts, job.config.moe_layers, job.config.name));
+  if (const Status enough = check_partners(plan, job.config.experts_per_token); !enough.ok())
+    return invalid_input(fmt::format("{}: {}", path, enough.error().message));
+  const std::vector<std::string> faults = violations(plan, job.cluster);
+  if (!faults.empty()) return invalid_input(fmt::format("{}: {}", path, faults.front()));
+  return plan;
+}
+
 Result<Job> prepare_job(const EngineFlags& flags) {
   Job job;
   GRACE_TRY(prepare_ranks(flags, job));
@@ -130,12 +140,7 @@ Result<Job> prepare_job(const EngineFlags& flags) {
     GRACE_TRY(check_memory(job, job.plan));
     return job;
   }
-  job.plan = GRACE_TRY(read_plan(flags.plan));
-  GRACE_TRY(check_fits(job.plan, job.config.num_experts, job.config.moe_layers, job.config.name));
-  if (const Status enough = check_partners(job.plan, job.config.experts_per_token); !enough.ok())
-    return invalid_input(fmt::format("{}: {}", flags.plan, enough.error().message));
-  const std::vector<std::string> problems = violations(job.plan, job.cluster);
-  if (!problems.empty()) return invalid_input(fmt::format("{}: {}", flags.plan, problems.front()));
+  job.plan = GRACE_TRY(read_plan_for(flags.plan, job));
   GRACE_TRY(check_memory(job, job.plan));
   return job;
 }

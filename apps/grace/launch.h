@@ -47,6 +47,9 @@ struct Job {
 // What the flags say of ranks, cluster and exchange; nothing of the model and the plan. Errors: those of the
 // parts; invalid_input where they contradict one another.
 Status prepare_ranks(const EngineFlags& flags, Job& job);
+// A plan file that the job's model and cluster can be run by. Errors: those of the file; invalid_input with
+// its path where it does not fit.
+Result<Plan> read_plan_for(const std::string& path, const Job& job);
 // Reads and checks what the flags name. Errors: those of the files; invalid_input where they do not fit
 // together, or into memory (check_memory).
 Result<Job> prepare_job(const EngineFlags& flags);

@@ -20,9 +20,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("MODEL", flags.model, "a Hugging Face model folder")->required();
   command.add_option("--cluster", flags.cluster, "NODESxDEVICES, a preset or a cluster file (default 1x1)");
   command.add_option("--transport", flags.transport, "in_process (ranks are threads, the default) or mpi");
-  command.add_option("--dispatch", flags.dispatch,
-                     "two_stage, per_device (default), flat, padded, allgather, or auto: per_device or "
-                     "two_stage, in each step the quicker one by the cluster's constants");
+  command.add_option("--dispatch", flags.dispatch, fmt::format("{} (default per_device)", kDispatchHelp));
   command.add_option("--plan", flags.plan, "a plan file (default: vanilla expert parallelism)");
   command.add_option("--threads", flags.threads, "threads of each rank (default 1)");
   command.add_option("--seed", flags.seed, "seed of everything random (default 0)");

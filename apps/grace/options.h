@@ -24,6 +24,9 @@ void add_deadline(CLI::App& command, double& seconds);
 
 // --dispatch where the engine chooses.
 inline constexpr const char* kChosenDispatch = "auto";
+inline constexpr const char* kDispatchHelp =
+    "flat, per_device, two_stage, padded, allgather, or auto: per_device or two_stage, in each step the "
+    "quicker one by the cluster's constants";
 
 // How a model is to be run; the same for eval, profile, run, bench and demo.
 struct EngineFlags {

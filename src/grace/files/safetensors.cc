@@ -168,15 +168,6 @@ std::int64_t TensorView::num_elements() const {
   return product;
 }
 
-float f32_of_bf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-
-std::uint16_t bf16_of_f32(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  // The quiet bit keeps a NaN whose payload is cut off from becoming an infinity.
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
-  return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
-
 float f32_of_f16(std::uint16_t bits) {
   const std::uint32_t sign = (bits & 0x8000U) << 16;
   const std::uint32_t magnitude = bits & 0x7fffU;

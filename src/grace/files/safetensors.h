@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "grace/base/bf16.h"
 #include "grace/base/result.h"
 #include "grace/files/mapped_file.h"
 
@@ -33,10 +34,8 @@ struct TensorView {
 // `name`). out: end - begin values.
 Status read_as_f32(const TensorView& tensor, std::string_view name, std::int64_t begin, std::int64_t end,
                    std::span<float> out);
-float f32_of_bf16(std::uint16_t bits);
 float f32_of_f16(std::uint16_t bits);
-std::uint16_t bf16_of_f32(float value);  // round to nearest even
-std::uint16_t f16_of_f32(float value);   // round to nearest even
+std::uint16_t f16_of_f32(float value);  // round to nearest even
 
 using TensorMap = std::map<std::string, TensorView, std::less<>>;
 using MetadataMap = std::map<std::string, std::string, std::less<>>;

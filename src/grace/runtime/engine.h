@@ -34,13 +34,13 @@ struct EngineOptions {
   Wire wire = Wire::kF32;
   Overlap overlap = Overlap::kWherePays;
   // In how many parts, one behind the other, a step's tokens go through a layer, so that the experts of one
-  // work while another flies: at most kMostParts, 0 for two where that pays by the cluster's constants. One
-  // where messages are padded, and where ranks are aligned.
+  // work while another flies: at most kMostParts, 0 for two where that pays by the cluster's constants,
+  // which price per_device and two_stage alone. One where messages are padded, and where ranks are aligned.
   int parts = 1;
   bool record_trace = false;
   bool record_spans = false;
-  // For measuring: ranks wait for one another before and after each exchange, so that an exchange's time holds
-  // no other rank's computing.
+  // For measuring: ranks wait for one another before and after each exchange, so that an exchange's time
+  // holds no other rank's computing.
   bool aligned = false;
 };
 

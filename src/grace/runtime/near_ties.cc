@@ -6,11 +6,11 @@
 
 namespace grace {
 
-double near_tie_bound(const ModelConfig& config, Combine combine, bool bf16_wire) {
+double near_tie_bound(const ModelConfig& config, Combine combine, Wire wire) {
   constexpr double kUnitF32 = 0x1p-24, kUnitBf16 = 0x1p-8;
-  double eps = 0;
-  if (combine == Combine::kReduced) eps += 2 * (config.experts_per_token - 1) * kUnitF32;
-  if (bf16_wire) eps += 2 * kUnitBf16;
+  if (combine == Combine::kExact) return 0;
+  double eps = 2 * (config.experts_per_token - 1) * kUnitF32;
+  if (wire == Wire::kBf16) eps += 2 * kUnitBf16;
   return 2 * static_cast<double>(config.moe_layers.size()) * eps;
 }
 

@@ -12,10 +12,10 @@ namespace grace {
 
 // By what share of the largest |logit| rounding can move the margin of two logits, to first order: 2 L eps.
 // eps is by what share of its terms' sizes a layer's sum over K experts can differ between two ways of adding
-// it: 2 (K-1) u with reduced results, u = 2^-24, none with exact ones; vectors that travel as bf16 add
-// 2 * 2^-8, a half unit on each of two ways. L layers add their differences to the residual, whose size the
-// bound takes for theirs, and both logits may move.
-double near_tie_bound(const ModelConfig& config, Combine combine, bool bf16_wire);
+// it: 2 (K-1) u with reduced results, u = 2^-24; where those travel as bf16 2 * 2^-8 more, a half unit on
+// each of two hops. Exact results are the same bits on either wire: none. L layers add their differences to
+// the residual, whose size the bound takes for theirs, and both logits may move.
+double near_tie_bound(const ModelConfig& config, Combine combine, Wire wire);
 
 struct TextDifference {
   std::int64_t prompts = 0;    // whose texts differ

@@ -9,12 +9,12 @@ TEST(ANearTie, IsBoundedByLayersExpertsAndTheWire) {
   ModelConfig config;
   config.moe_layers = {0, 1, 2};
   config.experts_per_token = 8;
-  EXPECT_EQ(near_tie_bound(config, Combine::kExact, false), 0);
-  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, false), 2 * 3 * 2 * 7 * 0x1p-24);
-  EXPECT_EQ(near_tie_bound(config, Combine::kExact, true), 2 * 3 * 2 * 0x1p-8);
-  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, true), 2 * 3 * (2 * 7 * 0x1p-24 + 2 * 0x1p-8));
+  EXPECT_EQ(near_tie_bound(config, Combine::kExact, Wire::kF32), 0);
+  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, Wire::kF32), 2 * 3 * 2 * 7 * 0x1p-24);
+  EXPECT_EQ(near_tie_bound(config, Combine::kExact, Wire::kBf16), 0);
+  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, Wire::kBf16), 2 * 3 * (2 * 7 * 0x1p-24 + 2 * 0x1p-8));
   config.experts_per_token = 1;
-  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, false), 0);
+  EXPECT_EQ(near_tie_bound(config, Combine::kReduced, Wire::kF32), 0);
 }
 
 TEST(ANearTie, IsJudgedByTheReferencesMarginAtTheFirstTokenThatDiffers) {

@@ -161,15 +161,11 @@ Result<StepChoice> StepChooser::choose(std::size_t tokens) {
   const auto seconds = [&](Dispatch dispatch) {
     return exchange_seconds(cluster_, seen, most, dispatch, combine_, bytes_per_vector_);
   };
-  const bool straight_or_staged =
-      choice.dispatch == Dispatch::kPerDevice || choice.dispatch == Dispatch::kTwoStage;
   for (const Dispatch dispatch : dispatches_.subspan(1))
     if (seconds(dispatch) < seconds(choice.dispatch)) choice.dispatch = dispatch;
   if (parts_ != 0) return choice;
   const double rows = sum * config_.experts_per_token / config_.num_experts / 2;
-  const double hidden =
-      std::min(straight_or_staged ? seconds(choice.dispatch) : 0, experts_seconds(config_, cluster_, most)) /
-      2;
+  const double hidden = std::min(seconds(choice.dispatch), experts_seconds(config_, cluster_, most)) / 2;
   choice.parts = rows >= kRowsOfPart && hidden > 2 * latency_s(cluster_, choice.dispatch) ? 2 : 1;
   return choice;
 }

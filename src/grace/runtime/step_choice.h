@@ -49,8 +49,8 @@ struct StepChoice {
 // latencies. Depends on tokens and the cluster's constants alone: the same run chooses the same again.
 class StepChooser {
  public:
-  // dispatches: those to choose from, per_device and two_stage or one of any kind. parts: 0 to choose. The
-  // references must outlive it.
+  // dispatches: those to choose from. parts: 0 to choose. The references must outlive it. REQUIRES: where
+  // there is anything to choose, dispatches are of exchange_seconds'.
   StepChooser(const ModelConfig& config, const Cluster& cluster, Transport& transport,
               std::span<const Dispatch> dispatches, int parts, Combine combine, Wire wire);
 

@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace grace {
+namespace {
+
+// Only per_device and two_stage have a price to choose by; what is padded, or timed by itself, goes whole.
+int parts_of(const EngineOptions& options) {
+  const bool is_priced = options.choose_dispatch || options.dispatch == Dispatch::kPerDevice ||
+                         options.dispatch == Dispatch::kTwoStage;
+  if (options.aligned || options.dispatch == Dispatch::kPadded) return 1;
+  return options.parts == 0 && !is_priced ? 1 : options.parts;
+}
+
+}  // namespace
 
 StepRunner::Way::Way(const RankContext& engine, Dispatch dispatch, std::size_t parts)
     : context{engine.config,  engine.cluster, engine.transport, engine.pool,    dispatch,
@@ -12,7 +23,7 @@ StepRunner::Way::Way(const RankContext& engine, Dispatch dispatch, std::size_t p
 StepRunner::StepRunner(const RankContext& context, const EngineOptions& options)
     : dispatches_(options.choose_dispatch ? std::vector{Dispatch::kPerDevice, Dispatch::kTwoStage}
                                           : std::vector{options.dispatch}),
-      parts_(options.aligned || options.dispatch == Dispatch::kPadded ? 1 : options.parts),
+      parts_(parts_of(options)),
       chooser_(context.config, context.cluster, context.transport, dispatches_, parts_, options.combine,
                options.wire) {
   for (const Dispatch dispatch : dispatches_)
