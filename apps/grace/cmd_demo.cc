@@ -137,8 +137,8 @@ report::Table result_table(const Runs& runs, const Job& job) {
       "MB", 2);
   row("load deviation", {before.load_deviation * 100, after.load_deviation * 100, joint.load_deviation * 100},
       "%", 1);
-  row("all-to-all, critical path", {before.all_to_all_s, after.all_to_all_s, joint.all_to_all_s}, "s", 2);
-  row("idle, critical path", {before.idle_s, after.idle_s, joint.idle_s}, "s", 2);
+  row("all-to-all, slowest rank", {before.all_to_all_s, after.all_to_all_s, joint.all_to_all_s}, "s", 2);
+  row("idle, slowest rank", {before.idle_s, after.idle_s, joint.idle_s}, "s", 2);
   row("wall time*", {runs.vanilla.record.wall_s(), runs.grace.record.wall_s(), runs.joint.record.wall_s()},
       "s", 2);
   const auto same = [&](const RecordedRun& run) {
