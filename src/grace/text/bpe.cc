@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "grace/text/byte_level.h"
 #include "grace/text/json_fields.h"
 #include "grace/text/utf8.h"
 
@@ -13,11 +14,8 @@ namespace {
 
 constexpr std::int32_t kGone = -1;
 constexpr std::int32_t kNone = -1;
-
-std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
-  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
-         static_cast<std::uint32_t>(right);
-}
+constexpr std::int32_t kNoMerge = INT32_MAX;  // the rank of a pair that does not merge
+constexpr std::size_t kShort = 48;            // bytes; up to here looking through all pairs beats a heap
 
 // Later in the queue: a higher rank, or the same further right.
 bool later(const Bpe::Scratch::Candidate& a, const Bpe::Scratch::Candidate& b) {
@@ -62,6 +60,7 @@ Result<Bpe> Bpe::parse(const Json& model, std::string_view place) {
   Bpe bpe;
   GRACE_TRY(bpe.read_vocabulary(model, place));
   GRACE_TRY(bpe.read_merges(model, place));
+  bpe.find_bytes();
   bpe.fuse_unknown_ = GRACE_TRY(get_bool_or(model, "fuse_unk", false, place));
   bpe.ignore_merges_ = GRACE_TRY(get_bool_or(model, "ignore_merges", false, place));
   const std::string unknown = GRACE_TRY(get_string_or_empty(model, "unk_token", place));
@@ -93,7 +92,7 @@ Status Bpe::read_vocabulary(const Json& model, std::string_view place) {
 
 Status Bpe::read_merges(const Json& model, std::string_view place) {
   const Json* merges = GRACE_TRY(get_array(model, "merges", place));
-  merges_.reserve(merges->size());
+  merges_ = FlatMap<Merge>(merges->size());
   std::int32_t rank = 0;
   std::string whole;
   for (const Json& merge : *merges) {
@@ -119,11 +118,6 @@ std::int32_t Bpe::id_of(std::string_view token) const {
   return found == vocabulary_.end() ? -1 : found->second;
 }
 
-const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
-  const auto found = merges_.find(pair_key(left, right));
-  return found == merges_.end() ? nullptr : &found->second;
-}
-
 void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
   if (ignore_merges_) {
     const std::int32_t id = id_of(word);
@@ -131,8 +125,77 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<std::int32
   }
   split_symbols(word, scratch);
   merge_all(scratch);
+  append_symbols(scratch, ids);
+}
+
+void Bpe::append_symbols(const Scratch& scratch, std::vector<std::int32_t>& ids) const {
   for (const Scratch::Symbol& symbol : scratch.symbols)
     if (symbol.id != kGone) ids.push_back(symbol.id);
+}
+
+void Bpe::find_bytes() {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    std::string spelled;
+    append_byte_level(spelled, std::string(1, static_cast<char>(byte)));
+    id_of_byte_[byte] = id_of(spelled);
+  }
+}
+
+void Bpe::encode_bytes(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  if (scratch.cache.find(word, ids)) return;
+  const std::size_t before = ids.size();
+  encode_new(word, scratch, ids);
+  scratch.cache.store(word, std::span(ids).subspan(before));
+}
+
+void Bpe::encode_new(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  const auto id_at = [&](std::size_t i) { return id_of_byte_[static_cast<unsigned char>(word[i])]; };
+  bool all_known = true;
+  for (std::size_t i = 0; i < word.size(); ++i) all_known = all_known && id_at(i) >= 0;
+  if (!all_known || ignore_merges_) {
+    scratch.spelled.clear();
+    append_byte_level(scratch.spelled, word);
+    return encode(scratch.spelled, scratch, ids);
+  }
+  if (word.size() <= kShort) return encode_short(word, ids);
+  scratch.symbols.clear();
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const auto position = static_cast<std::int32_t>(i);
+    scratch.symbols.push_back({id_at(i), position - 1, position + 1});
+  }
+  scratch.symbols.back().next = kNone;
+  merge_all(scratch);
+  append_symbols(scratch, ids);
+}
+
+// Again and again the merge of lowest rank, and of its places the leftmost: as merge_all, in which no pair
+// that has changed can still make the same token while tokens are spelled by the bytes they cover. REQUIRES:
+// every byte of `word` has a token.
+void Bpe::encode_short(std::string_view word, std::vector<std::int32_t>& ids) const {
+  struct Part {
+    std::int32_t id;
+    Merge merge;  // with the next part
+  };
+  std::array<Part, kShort> parts;
+  std::size_t size = word.size();
+  const auto find = [&](std::size_t i) {
+    const Merge* merge = i + 1 < size ? find_merge(parts[i].id, parts[i + 1].id) : nullptr;
+    parts[i].merge = merge != nullptr ? *merge : Merge{kNoMerge, kNone};
+  };
+  for (std::size_t i = 0; i < size; ++i) parts[i].id = id_of_byte_[static_cast<unsigned char>(word[i])];
+  for (std::size_t i = 0; i < size; ++i) find(i);
+  while (size > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < size; ++i)
+      if (parts[i].merge.rank < parts[best].merge.rank) best = i;
+    if (parts[best].merge.rank == kNoMerge) break;
+    parts[best].id = parts[best].merge.merged_id;
+    std::copy(parts.begin() + best + 2, parts.begin() + size, parts.begin() + best + 1);
+    --size;
+    find(best);
+    if (best > 0) find(best - 1);
+  }
+  for (std::size_t i = 0; i < size; ++i) ids.push_back(parts[i].id);
 }
 
 void Bpe::split_symbols(std::string_view word, Scratch& scratch) const {

@@ -132,7 +132,11 @@ Status PreTokenizer::apply_regex(const Step& step, RegexScratch& scratch, Pieces
   return {};
 }
 
-Result<Pieces> PreTokenizer::split(std::string text, RegexScratch& scratch) const {
+bool PreTokenizer::ends_byte_level() const {
+  return std::ranges::count_if(steps_, &Step::byte_level) == 1 && steps_.back().byte_level;
+}
+
+Result<Pieces> PreTokenizer::split(std::string text, RegexScratch& scratch, bool leave_bytes) const {
   Pieces pieces{std::move(text), {}};
   if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
   // Writes the pieces anew, each changed by `append`.
@@ -154,7 +158,7 @@ Result<Pieces> PreTokenizer::split(std::string text, RegexScratch& scratch) cons
       });
     }
     if (step.regex != nullptr) GRACE_TRY(apply_regex(step, scratch, pieces));
-    if (step.byte_level) rewrite(append_byte_level);
+    if (step.byte_level && !leave_bytes) rewrite(append_byte_level);
   }
   return pieces;
 }

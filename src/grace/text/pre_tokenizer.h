@@ -33,8 +33,11 @@ class PreTokenizer {
   // unsupported, naming the type.
   static Result<PreTokenizer> parse(const Json& json, std::string_view place);
 
-  // REQUIRES: text is UTF-8. Errors: those of Regex::find_all.
-  Result<Pieces> split(std::string text, RegexScratch& scratch) const;
+  // Whether the last thing done, and only that, spells bytes in the byte-level alphabet.
+  bool ends_byte_level() const;
+  // With `leave_bytes` the last step's bytes are left as they are. REQUIRES: text is UTF-8; ends_byte_level()
+  // for leave_bytes. Errors: those of Regex::find_all.
+  Result<Pieces> split(std::string text, RegexScratch& scratch, bool leave_bytes = false) const;
 
  private:
   struct Step {

@@ -41,6 +41,7 @@ struct Tokenizer::Impl {
   PreTokenizer pre_tokenizer;
   AddedTokens added;
   PostProcessor post_processor;
+  bool by_bytes = false;  // words need not be spelled in the byte-level alphabet to be encoded
   bool byte_level_decoder = false;
   std::unordered_map<std::int32_t, std::string_view>
       token_of_id;  // views of the model's and the added tokens
@@ -60,8 +61,14 @@ struct Tokenizer::Impl {
   }
 
   Status encode_plain(std::string_view text, Call& call) const {
-    const Pieces words = GRACE_TRY(pre_tokenizer.split(std::string(text), call.regex));
-    for (const ByteRange& word : words.ranges) model.encode(slice(words.text, word), call.bpe, call.ids);
+    const Pieces words = GRACE_TRY(pre_tokenizer.split(std::string(text), call.regex, by_bytes));
+    for (const ByteRange& word : words.ranges) {
+      if (by_bytes) {
+        model.encode_bytes(slice(words.text, word), call.bpe, call.ids);
+      } else {
+        model.encode(slice(words.text, word), call.bpe, call.ids);
+      }
+    }
     return {};
   }
 
@@ -115,6 +122,7 @@ Result<Tokenizer> Tokenizer::parse(std::string_view text, std::string_view place
       GRACE_TRY(parse_byte_level_decoder(parts.part("decoder"), parts.part_place("decoder")));
   impl->added = GRACE_TRY(AddedTokens::parse(parts.part("added_tokens"), impl->model, impl->normalizer,
                                              parts.part_place("added_tokens")));
+  impl->by_bytes = impl->pre_tokenizer.ends_byte_level();
   impl->index_ids();
   return Tokenizer(std::move(impl));
 }
@@ -125,6 +133,7 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool 
   const std::size_t invalid = find_invalid_utf8(text);
   if (invalid != std::string_view::npos) return invalid_input(fmt::format("byte {} is not UTF-8", invalid));
   Impl::Call call;
+  call.bpe.cache.start(text.size());
   for (const AddedTokenMatcher::Piece& piece : impl_->added.raw_matcher().split(text)) {
     if (piece.id != AddedTokenMatcher::kPlainText) {
       call.ids.push_back(piece.id);
