@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -96,6 +97,18 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+bool MappedFile::give_back(std::span<const std::byte> part) const {
+  const std::less_equal<> before;
+  if (data_ == nullptr || !before(data_, part.data()) || !before(part.data() + part.size(), data_ + size_))
+    return false;
+  // Whole pages: what a neighbour still needs of them is fetched again.
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto offset = static_cast<std::size_t>(part.data() - data_);
+  const std::size_t first = offset / page * page;
+  ::madvise(const_cast<std::byte*>(data_ + first), offset + part.size() - first, MADV_DONTNEED);
+  return true;
 }
 
 Result<std::string> read_text(const std::filesystem::path& path) {

@@ -22,6 +22,9 @@ class MappedFile {
 
   // Valid while this object (or the one it was moved to) lives.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Lets go of the memory that reading these bytes took; reading them again fetches them again. Whether they
+  // are of this file.
+  bool give_back(std::span<const std::byte> part) const;
 
  private:
   MappedFile(const std::byte* data, std::size_t size) : data_(data), size_(size) {}

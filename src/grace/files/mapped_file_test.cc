@@ -41,6 +41,18 @@ TEST(AMappedFile, ShowsTheBytesAndKeepsTheirAddressWhenMoved) {
   EXPECT_EQ(text_of(moved), "other");
 }
 
+TEST(AMappedFile, ShowsTheSameBytesAfterTheirMemoryWasGivenBack) {
+  const fs::path path = folder("back") / "f";
+  const std::string text(3 * 65536 + 5, 'x');
+  ASSERT_TRUE(write_text_atomically(path, text).ok());
+  const MappedFile file = MappedFile::open(path).value();
+  EXPECT_EQ(text_of(file), text);
+  EXPECT_TRUE(file.give_back(file.bytes().subspan(100, 70000)));
+  EXPECT_TRUE(file.give_back(file.bytes()));
+  EXPECT_EQ(text_of(file), text);
+  EXPECT_FALSE(file.give_back(std::as_bytes(std::span(text))));
+}
+
 TEST(AMappedFile, MayBeEmpty) {
   const fs::path path = folder("empty") / "f";
   ASSERT_TRUE(write_text_atomically(path, "").ok());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "grace/base/bf16.h"
+#include "grace/base/f16.h"
 #include "grace/base/result.h"
 #include "grace/files/mapped_file.h"
 
@@ -34,8 +35,6 @@ struct TensorView {
 // `name`). out: end - begin values.
 Status read_as_f32(const TensorView& tensor, std::string_view name, std::int64_t begin, std::int64_t end,
                    std::span<float> out);
-float f32_of_f16(std::uint16_t bits);
-std::uint16_t f16_of_f32(float value);  // round to nearest even
 
 using TensorMap = std::map<std::string, TensorView, std::less<>>;
 using MetadataMap = std::map<std::string, std::string, std::less<>>;
@@ -62,6 +61,8 @@ class Safetensors {
   const MetadataMap& metadata() const { return content_.metadata; }
   // Errors: invalid_input `path: no tensor NAME`.
   Result<TensorView> find(std::string_view name) const;
+  // As MappedFile::give_back; false for bytes of another file.
+  bool give_back(std::span<const std::byte> bytes) const { return file_.give_back(bytes); }
 
  private:
   Safetensors(std::filesystem::path path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}

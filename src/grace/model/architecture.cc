@@ -9,7 +9,7 @@
 namespace grace {
 namespace {
 
-constexpr std::array kKnown = {&kOlmoe};
+constexpr std::array kKnown = {&kOlmoe, &kDeepseekV2, &kDeepseekV3, &kQwen3Moe, &kQwen2Moe, &kMixtral};
 
 }  // namespace
 

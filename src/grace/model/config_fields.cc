@@ -1,6 +1,7 @@
 #include "grace/model/config_fields.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -16,17 +17,6 @@ Result<double> read_positive(const Json& json, std::string_view key, std::string
   const double value = GRACE_TRY(get_number(json, key, place));
   if (value <= 0) return invalid_input(fmt::format("{}: {} is {}, not above 0", place, key, value));
   return value;
-}
-
-// Errors: unsupported when the object asks for anything but plain rotary embeddings.
-Status expect_plain_rope(const Json& rope, std::string_view place) {
-  for (const char* key : {"rope_type", "type"}) GRACE_TRY(expect_only(rope, key, place, "default"));
-  if (is_set(rope, "partial_rotary_factor")) {
-    const double part = GRACE_TRY(get_number(rope, "partial_rotary_factor", place));
-    if (part != 1)
-      return unsupported(fmt::format("{}: partial_rotary_factor is {}, only 1 is supported", place, part));
-  }
-  return {};
 }
 
 }  // namespace
@@ -66,18 +56,9 @@ Result<std::optional<double>> read_optional_positive(const Json& json, std::stri
   return std::optional<double>(GRACE_TRY(read_positive(json, key, place)));
 }
 
-Result<double> read_plain_rope_theta(const Json& json, std::string_view place, double otherwise) {
-  double theta = GRACE_TRY(read_positive_or(json, "rope_theta", place, otherwise));
-  // The published spelling keeps the scaling apart from the base; transformers 5 keeps both in one object.
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!is_set(json, key)) continue;
-    const Json& rope = json.at(key);
-    const std::string where = fmt::format("{}: {}", place, key);
-    if (!rope.is_object()) return invalid_input(fmt::format("{} is {}, not an object", where, shown(rope)));
-    GRACE_TRY(expect_plain_rope(rope, where));
-    theta = GRACE_TRY(read_positive_or(rope, "rope_theta", where, theta));
-  }
-  return theta;
+Result<int> read_count_or(const Json& json, std::string_view key, std::string_view place, int otherwise) {
+  if (!is_set(json, key)) return otherwise;
+  return static_cast<int>(GRACE_TRY(get_int(json, key, place, 0, kMaxSize)));
 }
 
 Result<std::vector<std::int32_t>> read_eos_token_ids(const Json& json, std::string_view place) {
@@ -100,6 +81,41 @@ Status expect_only(const Json& json, std::string_view key, std::string_view plac
   if (value.is_null() && says_off(*found)) return {};
   return unsupported(
       fmt::format("{}: {} is {}, only {} is supported", place, key, shown(*found), shown(value)));
+}
+
+Result<std::string> read_one_of(const Json& json, std::string_view key, std::string_view place,
+                                std::initializer_list<std::string_view> values, std::string_view otherwise) {
+  if (!is_set(json, key)) return std::string(otherwise);
+  const Json& found = json.at(std::string(key));
+  for (const std::string_view value : values)
+    if (found == Json(value)) return std::string(value);
+  return unsupported(
+      fmt::format("{}: {} is {}, not one of {}", place, key, shown(found), fmt::join(values, ", ")));
+}
+
+Result<std::vector<int>> read_moe_layers(const Json& json, std::string_view place, int num_layers,
+                                         int first_dense) {
+  const int first = GRACE_TRY(read_count_or(json, "first_k_dense_replace", place, first_dense));
+  const int sparse_step = GRACE_TRY(read_size_or(json, "decoder_sparse_step", place, kMaxLayers, 1));
+  const int frequency = GRACE_TRY(read_size_or(json, "moe_layer_freq", place, kMaxLayers, 1));
+  std::vector<int> dense;
+  if (is_set(json, "mlp_only_layers")) {
+    const Json& layers = json.at("mlp_only_layers");
+    if (!layers.is_array())
+      return invalid_input(fmt::format("{}: mlp_only_layers is {}, not a list", place, shown(layers)));
+    for (const Json& layer : layers) {
+      const Json holder = {{"mlp_only_layers", layer}};
+      dense.push_back(
+          static_cast<int>(GRACE_TRY(get_int(holder, "mlp_only_layers", place, 0, num_layers - 1))));
+    }
+  }
+  std::vector<int> moe;
+  for (int layer = first; layer < num_layers; ++layer) {
+    const bool by_step = (layer + 1) % sparse_step == 0 && layer % frequency == 0;
+    if (by_step && std::ranges::find(dense, layer) == dense.end()) moe.push_back(layer);
+  }
+  if (moe.empty()) return unsupported(fmt::format("{}: none of {} layers is MoE", place, num_layers));
+  return moe;
 }
 
 }  // namespace grace

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,12 +38,20 @@ Result<double> read_positive_or(const Json& json, std::string_view key, std::str
 Result<std::optional<double>> read_optional_positive(const Json& json, std::string_view key,
                                                      std::string_view place);
 
-// `rope_theta`, or that of `rope_parameters`. Errors: invalid_input; unsupported for any scaling.
-Result<double> read_plain_rope_theta(const Json& json, std::string_view place, double otherwise);
+// At least 0, `otherwise` when unset.
+Result<int> read_count_or(const Json& json, std::string_view key, std::string_view place, int otherwise);
 // `eos_token_id`: a number, a list or null; distinct, in the file's order.
 Result<std::vector<std::int32_t>> read_eos_token_ids(const Json& json, std::string_view place);
 // Errors: unsupported when the key is set to anything but `value`, or to null, false or 0 when `value` is
 // null.
 Status expect_only(const Json& json, std::string_view key, std::string_view place, const Json& value);
+// The same for several values, all strings, and the one that is set; `otherwise` when none is.
+Result<std::string> read_one_of(const Json& json, std::string_view key, std::string_view place,
+                                std::initializer_list<std::string_view> values, std::string_view otherwise);
+
+// Decoder layers that are MoE by first_k_dense_replace (`first_dense` where unset), moe_layer_freq,
+// decoder_sparse_step and mlp_only_layers, whichever are set. Errors: unsupported when none is.
+Result<std::vector<int>> read_moe_layers(const Json& json, std::string_view place, int num_layers,
+                                         int first_dense = 0);
 
 }  // namespace grace

@@ -20,12 +20,6 @@ const Json& text_model_in(const Json& json) {
   return json;
 }
 
-// At least 0, `otherwise` when unset.
-Result<int> read_count_or(const Json& json, std::string_view key, std::string_view place, int otherwise) {
-  if (!is_set(json, key)) return otherwise;
-  return static_cast<int>(GRACE_TRY(get_int(json, key, place, 0, kMaxSize)));
-}
-
 Status read_latent_attention(const Json& json, std::string_view place, ModelShape& shape) {
   shape.attention = AttentionKind::kLatent;
   shape.kv_rank = GRACE_TRY(read_size(json, {"kv_lora_rank"}, place, kMaxSize));
@@ -77,30 +71,6 @@ Status read_windows(const Json& json, std::string_view place, ModelShape& shape)
   return {};
 }
 
-Status read_moe_layers(const Json& json, std::string_view place, ModelShape& shape) {
-  const int first = GRACE_TRY(read_count_or(json, "first_k_dense_replace", place, 0));
-  const int sparse_step = GRACE_TRY(read_size_or(json, "decoder_sparse_step", place, kMaxLayers, 1));
-  const int frequency = GRACE_TRY(read_size_or(json, "moe_layer_freq", place, kMaxLayers, 1));
-  std::vector<int> dense;
-  if (is_set(json, "mlp_only_layers")) {
-    const Json& layers = json.at("mlp_only_layers");
-    if (!layers.is_array())
-      return invalid_input(fmt::format("{}: mlp_only_layers is {}, not a list", place, shown(layers)));
-    for (const Json& layer : layers) {
-      const Json holder = {{"mlp_only_layers", layer}};
-      dense.push_back(
-          static_cast<int>(GRACE_TRY(get_int(holder, "mlp_only_layers", place, 0, shape.num_layers - 1))));
-    }
-  }
-  for (int layer = first; layer < shape.num_layers; ++layer) {
-    const bool by_step = (layer + 1) % sparse_step == 0 && layer % frequency == 0;
-    if (by_step && std::ranges::find(dense, layer) == dense.end()) shape.moe_layers.push_back(layer);
-  }
-  if (shape.moe_layers.empty())
-    return unsupported(fmt::format("{}: none of {} layers is MoE", place, shape.num_layers));
-  return {};
-}
-
 Status read_shared_experts(const Json& json, std::string_view place, ModelShape& shape) {
   if (is_set(json, "shared_expert_intermediate_size")) {
     shape.shared_expert_ffn = GRACE_TRY(read_count_or(json, "shared_expert_intermediate_size", place, 0));
@@ -128,7 +98,7 @@ Status read_experts(const Json& json, std::string_view place, ModelShape& shape)
   shape.expert_ffn =
       GRACE_TRY(read_size(json, {"moe_intermediate_size", "intermediate_size"}, place, kMaxSize));
   GRACE_TRY(read_shared_experts(json, place, shape));
-  GRACE_TRY(read_moe_layers(json, place, shape));
+  shape.moe_layers = GRACE_TRY(read_moe_layers(json, place, shape.num_layers));
   if (shape.moe_layers.size() < static_cast<std::size_t>(shape.num_layers))
     shape.dense_ffn = GRACE_TRY(read_size(json, {"intermediate_size"}, place, kMaxSize));
   return {};

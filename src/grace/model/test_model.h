@@ -3,12 +3,14 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "grace/base/matrix_view.h"
 #include "grace/base/rng.h"
 #include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
@@ -42,6 +44,25 @@ struct TestTensor {
 
   std::int64_t num_elements() const { return std::ssize(values); }
 };
+
+// Row-major, element by element.
+inline std::vector<float> values_of(const MatrixView& weight) {
+  std::vector<float> values;
+  for (std::int64_t row = 0; row < weight.rows; ++row) {
+    for (std::int64_t col = 0; col < weight.cols; ++col) {
+      const std::int64_t at = weight.transposed ? col * weight.stride + row : row * weight.stride + col;
+      const std::byte* from = weight.data + at * static_cast<std::int64_t>(bytes_of(weight.element));
+      std::uint16_t half = 0;
+      float whole = 0;
+      std::memcpy(&half, from, sizeof(half));
+      if (weight.element == Element::kF32) std::memcpy(&whole, from, sizeof(whole));
+      values.push_back(weight.element == Element::kF32    ? whole
+                       : weight.element == Element::kBf16 ? f32_of_bf16(half)
+                                                          : f32_of_f16(half));
+    }
+  }
+  return values;
+}
 
 struct TestShape {
   int hidden = 8, ffn = 6, experts = 5, layers = 2, heads = 2, kv_heads = 1, vocab = 11;

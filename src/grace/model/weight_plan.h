@@ -14,6 +14,7 @@ namespace grace {
 // A matrix [rows, cols] within a tensor.
 struct WeightSource {
   std::string tensor;
+  std::string alias;                // what the tensor is called where it is not called so, or empty
   std::vector<std::int64_t> shape;  // the tensor's, as it must be
   std::int64_t begin = 0;           // the matrix's first element
   std::int64_t stride = 0;          // elements from one stored row to the next
@@ -22,11 +23,11 @@ struct WeightSource {
   int cols = 0;
 };
 
-// A weight and where it goes: `values` becomes rows * cols long.
+// A weight and where it goes: to a view, or for norms and biases to values of its own.
 struct DenseSlot {
   WeightSource source;
+  MatrixView* matrix = nullptr;
   std::vector<float>* values = nullptr;
-  Matrix* matrix = nullptr;  // set for two-dimensional ones, whose rows and cols are set too
 };
 
 // Every weight of `weights` (layers is sized here), but the head of a tied model. Pointers are valid while

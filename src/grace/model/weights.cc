@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "grace/model/weight_plan.h"
@@ -6,39 +7,69 @@
 namespace grace {
 namespace {
 
-// out: [rows, cols].
-Status read_source(const Checkpoint& checkpoint, const WeightSource& source, std::vector<float>& out) {
-  const TensorView tensor = GRACE_TRY(find_source(checkpoint, source));
-  const auto rows = static_cast<std::size_t>(source.rows);
-  const auto cols = static_cast<std::size_t>(source.cols);
-  out.resize(rows * cols);
-  if (!source.transposed) {
-    return read_as_f32(tensor, source.tensor, source.begin, source.begin + std::ssize(out), out);
-  }
-  std::vector<float> column(rows);
-  for (std::size_t col = 0; col < cols; ++col) {
-    const std::int64_t begin = source.begin + static_cast<std::int64_t>(col) * source.stride;
-    GRACE_TRY(read_as_f32(tensor, source.tensor, begin, begin + source.rows, column));
-    for (std::size_t row = 0; row < rows; ++row) out[row * cols + col] = column[row];
-  }
-  return {};
+MatrixView view_of(const TensorView& tensor, const WeightSource& source) {
+  MatrixView view;
+  view.rows = source.rows;
+  view.cols = source.cols;
+  view.element = tensor.dtype == Dtype::kF32    ? Element::kF32
+                 : tensor.dtype == Dtype::kBf16 ? Element::kBf16
+                                                : Element::kF16;
+  view.data = tensor.bytes.data() + source.begin * static_cast<std::int64_t>(bytes_of(view.element));
+  view.stride = source.stride;
+  view.transposed = source.transposed;
+  return view;
+}
+
+Result<MatrixView> find_view(const Checkpoint& checkpoint, const WeightSource& source) {
+  return view_of(GRACE_TRY(find_source(checkpoint, source)), source);
 }
 
 Status fill(const Checkpoint& checkpoint, const DenseSlot& slot) {
   if (slot.matrix != nullptr) {
-    slot.matrix->rows = slot.source.rows;
-    slot.matrix->cols = slot.source.cols;
+    *slot.matrix = GRACE_TRY(find_view(checkpoint, slot.source));
+    return {};
   }
-  return read_source(checkpoint, slot.source, *slot.values);
+  const TensorView tensor = GRACE_TRY(find_source(checkpoint, slot.source));
+  slot.values->resize(static_cast<std::size_t>(slot.source.cols));
+  return read_as_f32(tensor, slot.source.tensor, 0, slot.source.cols, *slot.values);
 }
 
-Result<Matrix> read_matrix(const Checkpoint& checkpoint, const WeightSource& source) {
-  Matrix matrix{source.rows, source.cols, {}};
-  GRACE_TRY(read_source(checkpoint, source, matrix.values));
-  return matrix;
+// The bytes from a weight's first element to its last.
+std::span<const std::byte> bytes_of(const MatrixView& weight) {
+  const std::int64_t runs = weight.transposed ? weight.cols : weight.rows;
+  const std::int64_t run = weight.transposed ? weight.rows : weight.cols;
+  const std::int64_t elements = (runs - 1) * weight.stride + run;
+  return {weight.data, static_cast<std::size_t>(elements) * bytes_of(weight.element)};
+}
+
+bool same_bytes(const MatrixView& a, const MatrixView& b) {
+  return a.element == b.element && std::ranges::equal(bytes_of(a), bytes_of(b));
 }
 
 }  // namespace
+
+void read_row(const MatrixView& weight, int row, std::span<float> out) {
+  GRACE_CHECK(!weight.transposed && row >= 0 && row < weight.rows, "no such row");
+  GRACE_CHECK(std::cmp_equal(out.size(), weight.cols), "room for another number of values");
+  const std::byte* from =
+      weight.data + std::int64_t{row} * weight.stride * static_cast<std::int64_t>(bytes_of(weight.element));
+  if (weight.element == Element::kF32) {
+    std::memcpy(out.data(), from, out.size_bytes());
+    return;
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, from + 2 * i, sizeof(bits));
+    out[i] = weight.element == Element::kBf16 ? f32_of_bf16(bits) : f32_of_f16(bits);
+  }
+}
+
+void Checkpoint::give_back(const MatrixView& weight) const {
+  if (weight.empty()) return;
+  const std::span<const std::byte> bytes = bytes_of(weight);
+  for (const Safetensors& file : files_)
+    if (file.give_back(bytes)) return;
+}
 
 Result<DenseWeights> load_dense(const ModelConfig& config, const Checkpoint& checkpoint) {
   const Architecture* architecture =
@@ -52,8 +83,7 @@ Result<DenseWeights> load_dense(const ModelConfig& config, const Checkpoint& che
     GRACE_TRY(fill(checkpoint, head));
     // A tied model's file may hold the same head again, or, as transformers has it, one of its own that
     // counts.
-    if (config.tie_word_embeddings && weights.lm_head.values == weights.embedding.values)
-      weights.lm_head = {};
+    if (config.tie_word_embeddings && same_bytes(weights.lm_head, weights.embedding)) weights.lm_head = {};
   }
   return weights;
 }
@@ -71,9 +101,9 @@ Result<std::vector<ExpertWeights>> load_experts(const ModelConfig& config, const
         expert_sources(config, architecture->names, checkpoint, config.moe_layers[layer.idx()], expert));
     ExpertWeights weights;
     weights.expert = expert;
-    weights.gate = GRACE_TRY(read_matrix(checkpoint, sources[0]));
-    weights.up = GRACE_TRY(read_matrix(checkpoint, sources[1]));
-    weights.down = GRACE_TRY(read_matrix(checkpoint, sources[2]));
+    weights.ffn.gate = GRACE_TRY(find_view(checkpoint, sources[0]));
+    weights.ffn.up = GRACE_TRY(find_view(checkpoint, sources[1]));
+    weights.ffn.down = GRACE_TRY(find_view(checkpoint, sources[2]));
     loaded.push_back(std::move(weights));
   }
   return loaded;

@@ -44,18 +44,18 @@ std::string dense_error(const std::filesystem::path& folder) {
   return loaded.ok() ? "ok" : loaded.error().message;
 }
 
-void expect_holds(const Matrix& matrix, const TestTensor& tensor) {
+void expect_holds(const MatrixView& matrix, const TestTensor& tensor) {
   EXPECT_EQ((std::vector<std::int64_t>{matrix.rows, matrix.cols}), tensor.shape);
-  EXPECT_EQ(matrix.values, tensor.values);
+  EXPECT_EQ(values_of(matrix), tensor.values);
 }
 
 void expect_same_experts(const std::vector<ExpertWeights>& loaded, const TestModel& model, int layer) {
   for (const ExpertWeights& weights : loaded) {
     const int expert = weights.expert.value;
     SCOPED_TRACE("layer " + std::to_string(layer) + ", expert " + std::to_string(expert));
-    expect_holds(weights.gate, model.tensors.at(TestModel::expert_name(layer, expert, "gate")));
-    expect_holds(weights.up, model.tensors.at(TestModel::expert_name(layer, expert, "up")));
-    expect_holds(weights.down, model.tensors.at(TestModel::expert_name(layer, expert, "down")));
+    expect_holds(weights.ffn.gate, model.tensors.at(TestModel::expert_name(layer, expert, "gate")));
+    expect_holds(weights.ffn.up, model.tensors.at(TestModel::expert_name(layer, expert, "up")));
+    expect_holds(weights.ffn.down, model.tensors.at(TestModel::expert_name(layer, expert, "down")));
   }
 }
 
@@ -139,18 +139,18 @@ TEST(Weights, OfTheFixturesAreThoseOfTheirFiles) {
         const int e = weights.expert.value;
         const std::string p = TestModel::prefix(layer) + "mlp.experts.";
         const bool fused = model.checkpoint.has(p + "gate_up_proj");
-        for (std::int64_t i = 0; i < std::ssize(weights.gate.values); i += 7) {
-          const std::int64_t size = std::ssize(weights.gate.values);
+        const auto gate = values_of(weights.ffn.gate), up = values_of(weights.ffn.up),
+                   down = values_of(weights.ffn.down);
+        const std::int64_t size = std::ssize(gate);
+        for (std::int64_t i = 0; i < size; i += 7) {
           const auto at = static_cast<std::size_t>(i);
           const auto part = [&](const char* which) { return TestModel::expert_name(layer, e, which); };
-          ASSERT_EQ(weights.gate.values[at],
-                    fused ? element(model.checkpoint, p + "gate_up_proj", 2 * e * size + i)
-                          : element(model.checkpoint, part("gate"), i));
-          ASSERT_EQ(weights.up.values[at],
-                    fused ? element(model.checkpoint, p + "gate_up_proj", (2 * e + 1) * size + i)
-                          : element(model.checkpoint, part("up"), i));
-          ASSERT_EQ(weights.down.values[at], fused ? element(model.checkpoint, p + "down_proj", e * size + i)
-                                                   : element(model.checkpoint, part("down"), i));
+          ASSERT_EQ(gate[at], fused ? element(model.checkpoint, p + "gate_up_proj", 2 * e * size + i)
+                                    : element(model.checkpoint, part("gate"), i));
+          ASSERT_EQ(up[at], fused ? element(model.checkpoint, p + "gate_up_proj", (2 * e + 1) * size + i)
+                                  : element(model.checkpoint, part("up"), i));
+          ASSERT_EQ(down[at], fused ? element(model.checkpoint, p + "down_proj", e * size + i)
+                                    : element(model.checkpoint, part("down"), i));
         }
       }
     }
@@ -166,13 +166,13 @@ TEST(ATiedHead, IsEmptyUnlessTheFileHasOneOfItsOwn) {
   model.config["tie_word_embeddings"] = true;
   const auto head_of = [](const std::filesystem::path& folder) {
     const Loaded loaded = open(folder);
-    return load_dense(loaded.config, loaded.checkpoint).value().lm_head;
+    return values_of(load_dense(loaded.config, loaded.checkpoint).value().lm_head);
   };
-  EXPECT_EQ(head_of(model.write("own_head")).values, model.tensors.at("lm_head.weight").values);
+  EXPECT_EQ(head_of(model.write("own_head")), model.tensors.at("lm_head.weight").values);
   model.tensors["lm_head.weight"] = model.tensors["model.embed_tokens.weight"];
-  EXPECT_EQ(head_of(model.write("same_head")).rows, 0);
+  EXPECT_THAT(head_of(model.write("same_head")), testing::IsEmpty());
   model.tensors.erase("lm_head.weight");
-  EXPECT_EQ(head_of(model.write("no_head")).rows, 0);
+  EXPECT_THAT(head_of(model.write("no_head")), testing::IsEmpty());
   model.config["tie_word_embeddings"] = false;
   EXPECT_THAT(dense_error(model.write("untied_no_head")), testing::EndsWith(": no tensor lm_head.weight"));
 }
@@ -210,8 +210,40 @@ TEST(ARankDeathTest, TouchesNoBytesOfOtherRanksExperts) {
   }
   const std::vector<ExpertId> other = {ExpertId(2)};
   // By SIGBUS, or by the sanitizer that reports it.
-  EXPECT_DEATH((void)load_experts(loaded.config, loaded.checkpoint, MoeOrdinal(0), other).ok(), "")
+  EXPECT_DEATH(expect_same_experts(
+                   load_experts(loaded.config, loaded.checkpoint, MoeOrdinal(0), other).value(), model, 0),
+               "")
       << "the trap must be live";
+}
+
+TEST(ARow, IsWidenedWhateverItIsStoredAs) {
+  for (const std::string& name : kNames) {
+    SCOPED_TRACE(name);
+    const Loaded model = open(kFixtures / name);
+    const MatrixView embedding = load_dense(model.config, model.checkpoint).value().embedding;
+    const std::vector<float> all = values_of(embedding);
+    std::vector<float> row(static_cast<std::size_t>(embedding.cols));
+    for (const int r : {0, 5, embedding.rows - 1}) {
+      read_row(embedding, r, row);
+      EXPECT_TRUE(std::ranges::equal(
+          row, std::span(all).subspan(static_cast<std::size_t>(r) * row.size(), row.size())));
+    }
+  }
+}
+
+TEST(AWeight, IsTheSameAfterItsMemoryWasGivenBack) {
+  TestModel model;
+  model.fuse(true);
+  const Loaded loaded = open(model.write("given_back"));
+  const DenseWeights dense = load_dense(loaded.config, loaded.checkpoint).value();
+  loaded.checkpoint.give_back(dense.embedding);
+  expect_holds(dense.embedding, model.tensors.at("model.embed_tokens.weight"));
+  for (const ExpertWeights& expert : experts_of(loaded, 1)) {
+    const std::vector<float> before = values_of(expert.ffn.up);
+    loaded.checkpoint.give_back(expert.ffn.up);
+    EXPECT_EQ(values_of(expert.ffn.up), before);
+  }
+  loaded.checkpoint.give_back(MatrixView());
 }
 
 TEST(ABadCheckpoint, NamesTheTensorThatIsMissingOrMisshapen) {
