@@ -1,18 +1,23 @@
-// The keys and values of the sequences one rank serves.
+// What one rank has cached of the sequences it serves: keys and values, or the latent vectors they come from.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "grace/base/matrix_view.h"
+#include "grace/kernels/attention.h"
+#include "grace/kernels/packed.h"
+
 namespace grace {
 
-// Owner. Grows with its sequences. Thread-compatible.
+// Owner. Grows block by block; blocks of sequences that are released serve others. Thread-compatible.
 class KvCache {
  public:
-  // row: kv_heads * head_dim.
-  KvCache(int num_layers, int row)
-      : num_layers_(static_cast<std::size_t>(num_layers)), row_(static_cast<std::size_t>(row)) {}
+  // Of each layer and token key_row and value_row values; value_row may be 0. element: kF32 or kBf16, to
+  // which what is appended is rounded.
+  KvCache(int num_layers, int key_row, int value_row, Element element);
 
   // Slots [0, num_sequences), all empty.
   void reset(int num_sequences);
@@ -23,23 +28,45 @@ class KvCache {
   // Called once per step and sequence, after its last layer.
   void advance(int sequence, int num_new) { length_[static_cast<std::size_t>(sequence)] += num_new; }
 
-  // keys, values: [num_new, row].
+  // keys: [num_new, key_row], values: [num_new, value_row].
   void append(int layer, int sequence, std::span<const float> keys, std::span<const float> values);
-  // [length, row], what was appended last included. Valid until the next append to this layer and sequence.
-  std::span<const float> keys(int layer, int sequence) const { return cell(layer, sequence).keys; }
-  std::span<const float> values(int layer, int sequence) const { return cell(layer, sequence).values; }
+  // What was appended last included. Valid until the next append to this layer and sequence.
+  kernels::CachedRows keys(int layer, int sequence) const;
+  kernels::CachedRows values(int layer, int sequence) const;
+
+  // Of one token in all layers.
+  std::int64_t bytes_per_token() const;
 
  private:
-  struct Cell {
-    std::vector<float> keys;
-    std::vector<float> values;
+  struct Rows {
+    std::vector<const std::byte*> blocks;
+    int length = 0;
   };
-  const Cell& cell(int layer, int sequence) const {
-    return cells_[static_cast<std::size_t>(sequence) * num_layers_ + static_cast<std::size_t>(layer)];
-  }
+  struct Cell {
+    Rows keys, values;
+  };
+  Cell& cell(int layer, int sequence);
+  const Cell& cell(int layer, int sequence) const;
 
-  std::size_t num_layers_;
-  std::size_t row_;
+  // Blocks of rows of one size.
+  class Pool {
+   public:
+    Pool(int row, Element element);
+    std::size_t row() const { return row_; }
+    void append(Rows& rows, std::span<const float> values, Element element);
+    void give(Rows& rows);
+
+   private:
+    std::byte* take();
+
+    std::size_t row_, block_bytes_;
+    std::vector<kernels::Bytes> slabs_;
+    std::vector<std::byte*> free_;
+  };
+
+  int num_layers_;
+  Element element_;
+  Pool keys_, values_;
   std::vector<Cell> cells_;  // [sequences, layers]
   std::vector<int> length_;  // [sequences]
 };

@@ -1,36 +1,28 @@
+#include "grace/kernels/matmul.h"
+
 #include <algorithm>
-#include <array>
 
 #include "grace/base/check.h"
-#include "grace/kernels/cpu/tile.h"
+#include "grace/kernels/cpu/product.h"
+#include "grace/kernels/cpu/vector_functions.h"
 
 namespace grace::kernels {
 namespace {
 
-std::size_t num_panels(const PackedMatrix& weight) {
-  return (static_cast<std::size_t>(weight.out) + kPanel - 1) / kPanel;
-}
+constexpr std::size_t kHalfPanel = kPanel / 2;
 
-// Panels [first, last) for every row; a panel stays in the cache while all rows pass it.
-void multiply(const Tile& tile, const float* x, std::size_t rows, const PackedMatrix& weight,
-              std::size_t first, std::size_t last, float* y) {
-  const auto in = static_cast<std::size_t>(weight.in);
-  const auto out = static_cast<std::size_t>(weight.out);
-  std::array<float, static_cast<std::size_t>(kMaxTileRows) * kPanel> sums;
-  for (std::size_t panel = first; panel < last; ++panel) {
-    const std::size_t column = panel * kPanel;
-    const std::size_t columns = std::min<std::size_t>(kPanel, out - column);
-    for (std::size_t row = 0; row < rows; row += static_cast<std::size_t>(tile.max_rows)) {
-      const std::size_t block = std::min<std::size_t>(static_cast<std::size_t>(tile.max_rows), rows - row);
-      tile.run(x + row * in, static_cast<int>(block), in, weight.panels.data() + column * in, sums.data());
-      for (std::size_t r = 0; r < block; ++r)
-        std::copy_n(sums.data() + r * kPanel, columns, y + (row + r) * out + column);
-    }
-  }
+// Working memory of one thread, kept.
+struct Scratch {
+  OperandMaker in, middle;
+  std::vector<float> sums, activations;
+};
+Scratch& scratch() {
+  static thread_local Scratch mine;
+  return mine;
 }
 
 // Rows of x, after checking that the three shapes agree.
-std::size_t num_rows(std::span<const float> x, const PackedMatrix& weight, std::span<const float> y) {
+std::size_t rows_of(std::span<const float> x, const PackedMatrix& weight, std::span<const float> y) {
   GRACE_CHECK(weight.in > 0 && weight.out > 0, "an empty weight");
   const std::size_t rows = x.size() / static_cast<std::size_t>(weight.in);
   GRACE_CHECK(rows * static_cast<std::size_t>(weight.in) == x.size(), "x is not [rows, in]");
@@ -38,55 +30,141 @@ std::size_t num_rows(std::span<const float> x, const PackedMatrix& weight, std::
   return rows;
 }
 
+OperandRows from_row(const OperandRows& x, std::size_t row) {
+  return {x.data + row * x.stride, x.stride, x.scales == nullptr ? nullptr : x.scales + row};
+}
+
+// Panels [first, last) of some rows into y [.., out], whose first row is theirs.
+void multiply_into(const PackedMatrix& weight, const OperandRows& x, std::size_t rows, std::size_t first,
+                   std::size_t last, float* y) {
+  const auto out = static_cast<std::size_t>(weight.out);
+  multiply(weight, x, static_cast<int>(rows), first, last, {}, scratch().sums,
+           [&](std::size_t panel, const float* sums) {
+             const std::size_t column = panel * kPanel;
+             const std::size_t columns = std::min<std::size_t>(kPanel, out - column);
+             for (std::size_t r = 0; r < rows; ++r)
+               std::copy_n(sums + r * kPanel, columns, y + r * out + column);
+           });
+}
+
+// A loop's items: row blocks by ranges of panels, a few for each thread.
+struct Grid {
+  std::size_t rows, block, blocks, panels, ranges;
+
+  Grid(const PackedMatrix& weight, std::size_t all_rows, int threads)
+      : rows(all_rows), block(row_block(weight)), panels(num_panels(weight)) {
+    blocks = (rows + block - 1) / block;
+    const std::size_t wanted = threads == 1 ? 1 : 4 * static_cast<std::size_t>(threads);
+    ranges = std::min(panels, (wanted + blocks - 1) / blocks);
+  }
+  std::size_t items() const { return blocks * ranges; }
+  std::size_t first_row(std::size_t item) const { return rows * (item / ranges) / blocks; }
+  std::size_t last_row(std::size_t item) const { return rows * (item / ranges + 1) / blocks; }
+  std::size_t first_panel(std::size_t item) const { return panels * (item % ranges) / ranges; }
+  std::size_t last_panel(std::size_t item) const { return panels * (item % ranges + 1) / ranges; }
+};
+
+// x as the weight's tiles read it, the rows shared out.
+OperandRows make_shared(const PackedMatrix& weight, std::span<const float> x, std::size_t rows,
+                        OperandMaker& maker, ThreadPool& pool) {
+  const auto in = static_cast<std::size_t>(weight.in);
+  constexpr std::size_t kRowsOfItem = 64;
+  if (rows <= kRowsOfItem || OperandMaker::reads_as_it_is(weight)) return maker.make(weight, x);
+  maker.reserve(weight, rows);
+  pool.for_each((rows + kRowsOfItem - 1) / kRowsOfItem, [&](std::size_t item, int) {
+    const std::size_t end = std::min(rows, (item + 1) * kRowsOfItem);
+    for (std::size_t r = item * kRowsOfItem; r < end; ++r) maker.fill(weight, r, x.data() + r * in);
+  });
+  return maker.rows();
+}
+
+// silu(gate) * up of panels [first, last) into activations [.., ffn].
+void activate_into(const PackedExpert& expert, const OperandRows& x, std::size_t rows, std::size_t first,
+                   std::size_t last, std::span<const std::byte> after, float* activations) {
+  const auto ffn = static_cast<std::size_t>(expert.ffn);
+  const VectorFunctions& functions = functions_for(expert.gate_up.arithmetic.instructions);
+  multiply(expert.gate_up, x, static_cast<int>(rows), first, last, after, scratch().sums,
+           [&](std::size_t panel, const float* sums) {
+             const std::size_t column = panel * kHalfPanel;
+             const std::size_t columns = std::min(kHalfPanel, ffn - column);
+             for (std::size_t r = 0; r < rows; ++r) {
+               alignas(64) float half[kHalfPanel];
+               functions.silu_times_up(sums + r * kPanel, half);
+               std::copy_n(half, columns, activations + r * ffn + column);
+             }
+           });
+}
+
 }  // namespace
 
-std::span<const Tile> usable_tiles() {
-  static const std::vector<Tile> tiles = [] {
-    std::vector<Tile> found;
-    if (const Tile* tile = avx512_tile()) found.push_back(*tile);
-    if (const Tile* tile = avx2_tile()) found.push_back(*tile);
-    found.push_back(portable_tile());
-    return found;
-  }();
-  return tiles;
-}
-
-PackedMatrix pack(std::span<const float> weight, int out, int in) {
-  GRACE_CHECK(
-      out > 0 && in > 0 && weight.size() == static_cast<std::size_t>(out) * static_cast<std::size_t>(in),
-      "weight is not [out, in]");
-  PackedMatrix packed{out, in, {}};
-  packed.panels.assign(num_panels(packed) * static_cast<std::size_t>(in) * kPanel, 0.0F);
-  const auto depth = static_cast<std::size_t>(in);
-  for (std::size_t column = 0; column < static_cast<std::size_t>(out); ++column) {
-    float* panel = packed.panels.data() + column / kPanel * depth * kPanel + column % kPanel;
-    for (std::size_t k = 0; k < depth; ++k) panel[k * kPanel] = weight[column * depth + k];
-  }
-  return packed;
-}
-
 void matmul(std::span<const float> x, const PackedMatrix& weight, std::span<float> y, ThreadPool& pool) {
-  const std::size_t rows = num_rows(x, weight, y);
+  const std::size_t rows = rows_of(x, weight, y);
   if (rows == 0) return;
-  const Tile& tile = usable_tiles().front();
-  const std::size_t panels = num_panels(weight);
-  // A few items per thread even out their pace without paying the pool for each panel.
-  const std::size_t items =
-      pool.num_threads() == 1
-          ? 1
-          : std::min<std::size_t>(panels, 4 * static_cast<std::size_t>(pool.num_threads()));
-  pool.for_each(items, [&](std::size_t item, int) {
-    multiply(tile, x.data(), rows, weight, item * panels / items, (item + 1) * panels / items, y.data());
+  const OperandRows operand = make_shared(weight, x, rows, scratch().in, pool);
+  const Grid grid(weight, rows, pool.num_threads());
+  pool.for_each(grid.items(), [&](std::size_t item, int) {
+    const std::size_t row = grid.first_row(item);
+    multiply_into(weight, from_row(operand, row), grid.last_row(item) - row, grid.first_panel(item),
+                  grid.last_panel(item), y.data() + row * static_cast<std::size_t>(weight.out));
   });
 }
 
 void matmul_rows(std::span<const float> x, const PackedMatrix& weight, std::span<float> y) {
-  matmul_rows_with(usable_tiles().front(), x, weight, y);
+  const std::size_t rows = rows_of(x, weight, y);
+  if (rows == 0) return;
+  const OperandRows operand = scratch().in.make(weight, x);
+  const Grid grid(weight, rows, 1);
+  for (std::size_t item = 0; item < grid.items(); ++item) {
+    const std::size_t row = grid.first_row(item);
+    multiply_into(weight, from_row(operand, row), grid.last_row(item) - row, 0, grid.panels,
+                  y.data() + row * static_cast<std::size_t>(weight.out));
+  }
 }
 
-void matmul_rows_with(const Tile& tile, std::span<const float> x, const PackedMatrix& weight,
-                      std::span<float> y) {
-  multiply(tile, x.data(), num_rows(x, weight, y), weight, 0, num_panels(weight), y.data());
+void expert_ffn(std::span<const float* const> rows, const PackedExpert& expert, std::span<float* const> y) {
+  GRACE_CHECK(rows.size() == y.size(), "as many outputs as rows");
+  if (rows.empty()) return;
+  Scratch& mine = scratch();
+  const auto ffn = static_cast<std::size_t>(expert.ffn);
+  if (mine.activations.size() < rows.size() * ffn) mine.activations.resize(rows.size() * ffn);
+  const PackedMatrix& down = expert.down;
+  const OperandRows x = mine.in.make(expert.gate_up, rows);
+  activate_into(expert, x, rows.size(), 0, num_panels(expert.gate_up),
+                {down.panels.data(), down.panels.size()}, mine.activations.data());
+  const OperandRows middle = mine.middle.make(down, std::span(mine.activations).first(rows.size() * ffn));
+  const auto hidden = static_cast<std::size_t>(down.out);
+  multiply(down, middle, static_cast<int>(rows.size()), 0, num_panels(down), {}, mine.sums,
+           [&](std::size_t panel, const float* sums) {
+             const std::size_t column = panel * kPanel;
+             const std::size_t columns = std::min<std::size_t>(kPanel, hidden - column);
+             for (std::size_t r = 0; r < rows.size(); ++r)
+               std::copy_n(sums + r * kPanel, columns, y[r] + column);
+           });
+}
+
+void ffn(std::span<const float> x, const PackedExpert& expert, std::span<float> y, ThreadPool& pool) {
+  const auto hidden = static_cast<std::size_t>(expert.down.out);
+  const auto ffn = static_cast<std::size_t>(expert.ffn);
+  GRACE_CHECK(x.size() % hidden == 0 && y.size() == x.size(), "x and y are not [T, H]");
+  const std::size_t rows = x.size() / hidden;
+  if (rows == 0) return;
+  Scratch& mine = scratch();
+  if (mine.activations.size() < rows * ffn) mine.activations.resize(rows * ffn);
+  float* activations = mine.activations.data();
+  const OperandRows operand = make_shared(expert.gate_up, x, rows, mine.in, pool);
+  const Grid grid(expert.gate_up, rows, pool.num_threads());
+  pool.for_each(grid.items(), [&](std::size_t item, int) {
+    const std::size_t row = grid.first_row(item);
+    activate_into(expert, from_row(operand, row), grid.last_row(item) - row, grid.first_panel(item),
+                  grid.last_panel(item), {}, activations + row * ffn);
+  });
+  const OperandRows middle = make_shared(expert.down, {activations, rows * ffn}, rows, mine.middle, pool);
+  const Grid down(expert.down, rows, pool.num_threads());
+  pool.for_each(down.items(), [&](std::size_t item, int) {
+    const std::size_t row = down.first_row(item);
+    multiply_into(expert.down, from_row(middle, row), down.last_row(item) - row, down.first_panel(item),
+                  down.last_panel(item), y.data() + row * hidden);
+  });
 }
 
 }  // namespace grace::kernels

@@ -1,65 +1,72 @@
+#include "grace/kernels/cpu/lanes_portable.h"
 #include "grace/kernels/cpu/tile.h"
+#include "grace/kernels/cpu/vector_functions.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#pragma GCC push_options
+// GCC 12 takes the undefined operands inside its own intrinsics for ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC target("avx2,fma")
+
 namespace grace::kernels {
 namespace {
 
-// Half a panel at a time: 6 rows x 2 vectors of sums, 2 of weights and 1 of x are 15 of the 16 registers.
-constexpr int kColumns = 16;
-constexpr int kLanes = 8;
+#include "grace/kernels/cpu/attention_body.h"
+#include "grace/kernels/cpu/block_body.h"
+#include "grace/kernels/cpu/lanes_avx2.h"
+#include "grace/kernels/cpu/vector_body.h"
 
-template <int kRows>
-__attribute__((target("avx2,fma"))) void block(const float* x, std::size_t in, const float* panel,
-                                               float* out) {
-  for (int first = 0; first < kPanel; first += kColumns) {
-    __m256 sum[kRows][2];
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
-    for (std::size_t k = 0; k < in; ++k) {
-      const float* w = panel + k * kPanel + first;
-      const __m256 w0 = _mm256_loadu_ps(w);
-      const __m256 w1 = _mm256_loadu_ps(w + kLanes);
-      for (int r = 0; r < kRows; ++r) {
-        const __m256 value = _mm256_set1_ps(x[static_cast<std::size_t>(r) * in + k]);
-        sum[r][0] = _mm256_fmadd_ps(value, w0, sum[r][0]);
-        sum[r][1] = _mm256_fmadd_ps(value, w1, sum[r][1]);
+// Four products of a byte of x and one of the weight: as 16-bit numbers, even and odd bytes apart, since the
+// instruction for bytes saturates.
+struct U8ByInt8 {
+  using Lanes = Avx2Lanes;
+  using Sum = __m256i;
+  static constexpr std::size_t kOperandBytes = 4;
+  static constexpr int kRows = 4;
+  static Sum zero() { return _mm256_setzero_si256(); }
+  static void store(float* to, Sum sum) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), sum); }
+  template <int R, int V>
+  __attribute__((always_inline)) static inline void step(Sum (&sums)[R][V], const std::byte* x,
+                                                         std::size_t stride, const std::byte* (&w)[V]) {
+    for (int v = 0; v < V; ++v) {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w[v]));
+      const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+      const __m256i odd = _mm256_srai_epi16(bytes, 8);
+      for (int r = 0; r < R; ++r) {
+        const __m256i values = _mm256_castps_si256(
+            _mm256_broadcast_ss(reinterpret_cast<const float*>(x + static_cast<std::size_t>(r) * stride)));
+        const __m256i x_even = _mm256_and_si256(values, _mm256_set1_epi16(0xff));
+        const __m256i x_odd = _mm256_srli_epi16(values, 8);
+        sums[r][v] = _mm256_add_epi32(sums[r][v], _mm256_madd_epi16(even, x_even));
+        sums[r][v] = _mm256_add_epi32(sums[r][v], _mm256_madd_epi16(odd, x_odd));
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      _mm256_storeu_ps(out + std::ptrdiff_t{r} * kPanel + first, sum[r][0]);
-      _mm256_storeu_ps(out + std::ptrdiff_t{r} * kPanel + first + kLanes, sum[r][1]);
-    }
   }
-}
-
-void run(const float* x, int rows, std::size_t in, const float* panel, float* out) {
-  switch (rows) {
-    case 6:
-      return block<6>(x, in, panel, out);
-    case 5:
-      return block<5>(x, in, panel, out);
-    case 4:
-      return block<4>(x, in, panel, out);
-    case 3:
-      return block<3>(x, in, panel, out);
-    case 2:
-      return block<2>(x, in, panel, out);
-    default:
-      return block<1>(x, in, panel, out);
-  }
-}
+};
 
 }  // namespace
 
-const Tile* avx2_tile() {
-  static constexpr Tile kTile{"avx2", 6, &run};
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kTile : nullptr;
+const TileSet& avx2_tiles() {
+  static constexpr TileSet kSet{tiles_of<F32ByF32<Avx2Lanes>>(Operand::kF32),
+                                tiles_of<F32ByBf16<Avx2Lanes>>(Operand::kF32),
+                                {},
+                                tiles_of<U8ByInt8>(Operand::kU8)};
+  return kSet;
+}
+
+const VectorFunctions& avx2_functions() {
+  static constexpr VectorFunctions kFunctions = functions_of<Avx2Lanes>();
+  return kFunctions;
 }
 
 }  // namespace grace::kernels
+#pragma GCC pop_options
 #else
 namespace grace::kernels {
-const Tile* avx2_tile() { return nullptr; }
+const TileSet& avx2_tiles() { return portable_tiles(); }
+const VectorFunctions& avx2_functions() { return portable_functions(); }
 }  // namespace grace::kernels
 #endif

@@ -1,59 +1,50 @@
-#include <cstring>
-
+#include "grace/kernels/cpu/lanes_portable.h"
 #include "grace/kernels/cpu/tile.h"
+#include "grace/kernels/cpu/vector_functions.h"
 
 namespace grace::kernels {
 namespace {
 
-// Four lanes are what every x86-64 and arm64 has; said outright, because loops over small arrays are not
-// reliably turned into them.
-using Lanes = float __attribute__((vector_size(16)));
-constexpr int kLanes = 4;
-// Eight columns at a time: 4 rows x 2 vectors of sums fit sixteen registers.
-constexpr int kColumns = 2 * kLanes;
+#include "grace/kernels/cpu/attention_body.h"
+#include "grace/kernels/cpu/block_body.h"
+#include "grace/kernels/cpu/vector_body.h"
 
-Lanes load(const float* from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof lanes);
-  return lanes;
-}
+constexpr int kRowsU8 = 4;
 
-template <int kRows>
-void block(const float* x, std::size_t in, const float* panel, float* out) {
-  for (int first = 0; first < kPanel; first += kColumns) {
-    Lanes sum[kRows][2] = {};
-    for (std::size_t k = 0; k < in; ++k) {
-      const Lanes w0 = load(panel + k * kPanel + first);
-      const Lanes w1 = load(panel + k * kPanel + first + kLanes);
-      for (int r = 0; r < kRows; ++r) {
-        const float value = x[static_cast<std::size_t>(r) * in + k];
-        sum[r][0] += value * w0;
-        sum[r][1] += value * w1;
+int one_panel(int) { return 1; }
+
+// Whole numbers: the same sums in any order.
+void run_u8(const TileCall& call) {
+  for (int p = 0; p < call.num_panels; ++p) {
+    const std::byte* panel = call.panels + static_cast<std::size_t>(p) * call.steps * kStepBytes;
+    for (int r = 0; r < call.rows; ++r) {
+      const auto* x =
+          reinterpret_cast<const std::uint8_t*>(call.x) + static_cast<std::size_t>(r) * call.stride;
+      std::int32_t sums[kPanel] = {};
+      for (std::size_t s = 0; s < call.steps; ++s) {
+        const auto* w = reinterpret_cast<const std::int8_t*>(panel) + s * kStepBytes;
+        for (int c = 0; c < kPanel; ++c)
+          for (int i = 0; i < 4; ++i)
+            sums[c] += std::int32_t{x[4 * s + static_cast<std::size_t>(i)]} * w[4 * c + i];
       }
+      std::memcpy(call.out + static_cast<std::size_t>(p * call.rows + r) * kPanel, sums, sizeof sums);
     }
-    for (int r = 0; r < kRows; ++r)
-      std::memcpy(out + std::ptrdiff_t{r} * kPanel + first, sum[r], sizeof sum[r]);
-  }
-}
-
-void run(const float* x, int rows, std::size_t in, const float* panel, float* out) {
-  switch (rows) {
-    case 4:
-      return block<4>(x, in, panel, out);
-    case 3:
-      return block<3>(x, in, panel, out);
-    case 2:
-      return block<2>(x, in, panel, out);
-    default:
-      return block<1>(x, in, panel, out);
   }
 }
 
 }  // namespace
 
-const Tile& portable_tile() {
-  static constexpr Tile kTile{"portable", 4, &run};
-  return kTile;
+const TileSet& portable_tiles() {
+  static constexpr TileSet kSet{tiles_of<F32ByF32<PortableLanes>>(Operand::kF32),
+                                tiles_of<F32ByBf16<PortableLanes>>(Operand::kF32),
+                                {},
+                                {Operand::kU8, kRowsU8, &one_panel, 1, &run_u8}};
+  return kSet;
+}
+
+const VectorFunctions& portable_functions() {
+  static constexpr VectorFunctions kFunctions = functions_of<PortableLanes>();
+  return kFunctions;
 }
 
 }  // namespace grace::kernels

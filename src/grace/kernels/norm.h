@@ -1,0 +1,15 @@
+// Root mean square norms.
+#pragma once
+
+#include <span>
+
+namespace grace::kernels {
+
+// y [T, n] = x / sqrt(mean(x^2) + eps) * scale, row by row. y may be x.
+void rms_norm(std::span<const float> x, std::span<const float> scale, double eps, std::span<float> y);
+
+namespace reference {
+void rms_norm(std::span<const float> x, std::span<const float> scale, double eps, std::span<float> y);
+}  // namespace reference
+
+}  // namespace grace::kernels
