@@ -4,20 +4,35 @@
 #include <cstdint>
 #include <span>
 
+#include "grace/base/thread_pool.h"
+
 namespace grace::kernels {
 
-// Softmax over E logits in f32, then the K largest (ties to the lower id), ids ascending by rank; weights
-// renormalised to sum 1 when asked (OLMoE: not). logits: [T, E] -> ids [T, K], weights [T, K].
-void gate(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
-          std::span<std::uint16_t> ids, std::span<float> weights);
+enum class Scores : std::uint8_t { kSoftmax, kSigmoid };
 
-// The same where a token may choose besides its best expert e only those whose allowed [E, E] in row e is not
-// 0; weights are still of the softmax over all. REQUIRES: K - 1 of them in each row.
-void gate_among(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
-                std::span<const char> allowed, std::span<std::uint16_t> ids, std::span<float> weights);
+struct GateRule {
+  int experts = 0;  // E
+  int top = 0;      // K
+  Scores scores = Scores::kSoftmax;
+  // The experts are `groups` runs of E / groups. A group is as good as the sum of its `group_best` best
+  // experts; a token chooses inside its groups_kept best groups.
+  int groups = 1, groups_kept = 1, group_best = 1;
+  bool normalise = false;  // the chosen weights to sum 1, before they are scaled
+  float scale = 1;         // of the weights
+};
+
+// The K experts with the largest score + bias, largest first (ties, also of groups, to the lower id), weighed
+// by their scores in f32. logits: [T, E] -> ids [T, K], weights [T, K]. bias: [E], or empty for none.
+// allowed: [E, E], or empty and all are: besides its best expert e a token may choose only those whose
+// allowed in row e is not 0; weights are still of the softmax over all. REQUIRES: groups divides E;
+// groups_kept of them hold K experts and group_best; K - 1 are allowed in each row, of the groups kept.
+void gate(std::span<const float> logits, const GateRule& rule, std::span<const float> bias,
+          std::span<const char> allowed, std::span<std::uint16_t> ids, std::span<float> weights,
+          ThreadPool& pool);
 
 namespace reference {
-void gate(std::span<const float> logits, int num_experts, int experts_per_token, bool normalise,
+// Without `allowed`.
+void gate(std::span<const float> logits, const GateRule& rule, std::span<const float> bias,
           std::span<std::uint16_t> ids, std::span<float> weights);
 }  // namespace reference
 
