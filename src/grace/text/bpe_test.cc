@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 
+#include "grace/text/byte_level.h"
+
 namespace grace {
 namespace {
 
@@ -68,6 +70,39 @@ TEST_P(ABpe, MergesAsItsSlowTwin) {
     std::vector<std::int32_t> ids;
     bpe.encode(word, scratch, ids);
     ASSERT_EQ(ids, encode_by_scanning(model, word)) << word;
+  }
+}
+
+// Words of any length and again and again, so that each way to encode one is met.
+TEST_P(ABpe, EncodesBytesAsTheirSpelling) {
+  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+  std::mt19937_64 rng(GetParam());
+  const std::string letters = "abcd";
+  Json model = random_model(rng, letters, 1 + rng() % 60);
+  model["ignore_merges"] = rng() % 4 == 0;
+  if (rng() % 2 == 0) model["vocab"]["\u0120"] = model["vocab"].size();  // the space
+  const Bpe bpe = Bpe::parse(model, "model").value();
+  Bpe::Scratch cached;
+  cached.cache.start(1 << 16);
+  Bpe::Scratch plain;
+  std::vector<std::string> words;
+  for (int i = 0; i < 30; ++i) {
+    std::string word;
+    for (std::size_t n = 1 + rng() % (i % 3 == 0 ? 120 : 12); n > 0; --n)
+      word += rng() % 30 == 0 ? " \xC3"[rng() % 2] : letters[rng() % letters.size()];
+    words.push_back(word);
+  }
+  for (int round = 0; round < 100; ++round) {
+    const std::string& word = words[rng() % words.size()];
+    std::string spelled;
+    append_byte_level(spelled, word);
+    std::vector<std::int32_t> expected;
+    bpe.encode(spelled, plain, expected);
+    for (Bpe::Scratch* scratch : {&cached, &plain}) {
+      std::vector<std::int32_t> ids;
+      bpe.encode_bytes(word, *scratch, ids);
+      ASSERT_EQ(ids, expected) << spelled;
+    }
   }
 }
 

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
+#include "grace/text/ascii_matcher.h"
 #include "grace/text/utf8.h"
 
 namespace grace {
@@ -22,6 +24,20 @@ std::string message_of(int code) {
   PCRE2_UCHAR8 text[256] = {};
   pcre2_get_error_message_8(code, text, sizeof(text));
   return reinterpret_cast<const char*>(text);
+}
+
+// By PCRE2, so that both matchers mean the same by a class.
+Result<AsciiMatcher::AsciiSet> ascii_members(std::string_view pattern) {
+  const Regex regex = GRACE_TRY(Regex::compile(pattern, "", Regex::Matcher::kPcreOnly));
+  std::string all;
+  for (char c = 0; c >= 0 && all.size() < 128; ++c) all.push_back(c);
+  RegexScratch scratch;
+  std::vector<ByteRange> matches;
+  GRACE_TRY(regex.find_all(all, scratch, matches));
+  AsciiMatcher::AsciiSet members{};
+  for (const ByteRange& match : matches)
+    for (std::size_t c = match.begin; c < match.end; ++c) members[c] = true;
+  return members;
 }
 
 }  // namespace
@@ -49,6 +65,7 @@ RegexScratch::~RegexScratch() = default;
 
 struct Regex::Impl {
   pcre2_code_8* code = nullptr;
+  std::optional<AsciiMatcher> ascii;  // null: for PCRE2 alone
 
   explicit Impl(pcre2_code_8* compiled) : code(compiled) {}
   ~Impl() { pcre2_code_free_8(code); }
@@ -61,7 +78,7 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
-Result<Regex> Regex::compile(std::string_view pattern, std::string_view place) {
+Result<Regex> Regex::compile(std::string_view pattern, std::string_view place, Matcher matcher) {
   const std::string translated = GRACE_TRY(pcre_of_oniguruma(pattern, place));
   // `.` and the line anchors know only \n, as in Oniguruma.
   pcre2_compile_context_8* context = pcre2_compile_context_create_8(nullptr);
@@ -77,7 +94,9 @@ Result<Regex> Regex::compile(std::string_view pattern, std::string_view place) {
     return invalid_input(fmt::format("{}: pattern `{}`: {}", place, pattern, message_of(code)));
   // Without a JIT for this machine the interpreter gives the same matches, later.
   static_cast<void>(pcre2_jit_compile_8(compiled, PCRE2_JIT_COMPLETE));
-  return Regex(std::make_unique<Impl>(compiled));
+  Regex regex(std::make_unique<Impl>(compiled));
+  if (matcher == Matcher::kFastest) regex.impl_->ascii = AsciiMatcher::compile(pattern, ascii_members);
+  return regex;
 }
 
 Status Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<ByteRange>& matches) const {
@@ -89,6 +108,16 @@ Status Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector
   pcre2_set_match_limit_8(context, static_cast<std::uint32_t>(steps));
   const auto* subject = reinterpret_cast<PCRE2_SPTR8>(text.data());
   for (std::size_t at = 0; at <= text.size();) {
+    if (impl_->ascii.has_value()) {
+      const AsciiMatcher::Answer answer = impl_->ascii->search(text, at);
+      if (answer.kind == AsciiMatcher::Answer::Kind::kNoMatch) break;
+      at = answer.begin;
+      if (answer.kind == AsciiMatcher::Answer::Kind::kMatch) {
+        matches.push_back({answer.begin, answer.end});
+        at = answer.end;
+        continue;
+      }
+    }
     // The text is known to be UTF-8; checking it again at each match would make the loop quadratic.
     int rc = pcre2_match_8(impl_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data, context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {

@@ -35,7 +35,9 @@ class Regex {
  public:
   // `place` begins the messages. Errors: invalid_input for a malformed pattern; unsupported for a construct
   // that PCRE2 has not, or reads otherwise.
-  static Result<Regex> compile(std::string_view pattern, std::string_view place);
+  enum class Matcher { kFastest, kPcreOnly };  // the same matches; kPcreOnly is the slow twin of tests
+  static Result<Regex> compile(std::string_view pattern, std::string_view place,
+                               Matcher matcher = Matcher::kFastest);
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
   ~Regex();

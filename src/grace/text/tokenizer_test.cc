@@ -77,6 +77,7 @@ TEST(ATokenizer, AgreesWithTheReferenceOnWholeFiles) {
   if (!std::filesystem::exists(kData)) GTEST_SKIP() << "no shared data beside the source";
   for (const Json& entry : fixture("real.json")) {
     const std::string name = entry["name"];
+    if (name == "deepseek") continue;  // has to be made first: tests/deepseek_tokenizer_test.py
     const Tokenizer tokenizer = Tokenizer::load(kData / "tokenizers" / name / "tokenizer.json").value();
     expect_as_the_reference(tokenizer, entry);
     for (const auto& [file, expected] : entry["files"].items()) {
@@ -128,6 +129,24 @@ TEST(ATokenizer, RefusesIdsItDoesNotHave) {
               "token id " + std::to_string(id) + " is outside [0, " + std::to_string(size) + ")");
   }
   EXPECT_EQ(tokenizer.id_of("no such token"), -1);
+}
+
+// Words are remembered within a long text, and not at all in a short one.
+TEST(ATokenizer, EncodesARepeatedWordAsTheFirstTime) {
+  const Tokenizer tokenizer = tokenizer_of(fixture("tiny.json"));
+  const Json demo = fixture("demo.json");
+  std::string text;
+  std::vector<std::int32_t> expected;
+  for (int i = 0; i < 9; ++i) {
+    for (const Json& test : demo["cases"]) {
+      const std::string part = test["text"].get<std::string>() + "<|end|>";  // across which nothing is merged
+      text += part;
+      const std::vector<std::int32_t> ids = tokenizer.encode(part).value();
+      expected.insert(expected.end(), ids.begin(), ids.end());
+    }
+  }
+  ASSERT_GT(text.size(), 16u * 1024);
+  EXPECT_EQ(tokenizer.encode(text).value(), expected);
 }
 
 TEST(ATokenizer, SharesNothingBetweenThreadsThatUseIt) {
