@@ -30,6 +30,10 @@ void gate(std::span<const float> logits, const GateRule& rule, std::span<const f
           std::span<const char> allowed, std::span<std::uint16_t> ids, std::span<float> weights,
           ThreadPool& pool);
 
+// The weights alone, of experts that were chosen otherwise. ids: [T, K].
+void weigh(std::span<const float> logits, const GateRule& rule, std::span<const std::uint16_t> ids,
+           std::span<float> weights);
+
 namespace reference {
 // Without `allowed`.
 void gate(std::span<const float> logits, const GateRule& rule, std::span<const float> bias,

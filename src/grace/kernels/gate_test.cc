@@ -96,6 +96,9 @@ TEST(AGate, EqualsTheReferenceOnRandomLogits) {
     reference::gate(logits, rule, bias, expected.ids, expected.weights);
     EXPECT_EQ(made.ids, expected.ids);
     expect_close(made.weights, expected.weights, 5e-6);
+    std::vector<float> again(made.weights.size(), kPoison);
+    weigh(logits, rule, made.ids, again);
+    EXPECT_TRUE(same_bits(again, made.weights));
   }
 }
 

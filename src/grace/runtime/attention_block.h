@@ -1,7 +1,8 @@
-// The attention half of a decoder layer: h += o(attention(rope(q), rope(k), v)) of the normed h.
+// The attention half of a decoder layer: h += what the token takes from those before it, out of the normed h.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,27 +16,68 @@ namespace grace {
 // The new tokens of some sequences: sequence after sequence.
 struct BatchRows {
   std::span<const int> sequences;
-  std::span<const int> num_new;             // [sequences]
-  std::span<const std::int32_t> positions;  // [T]
+  std::span<const int> num_new;  // [sequences]
+  const kernels::Rotations& turns;
 };
 
-// Owner of its packed weights. Thread-compatible.
-class AttentionBlock {
+// What one sequence's tokens of a step are in [T]: [first, first + count).
+struct SequenceRows {
+  int sequence = 0;
+  std::size_t first = 0, count = 0;
+};
+std::vector<SequenceRows> sequences_of(const BatchRows& rows);
+
+// Memory of one purpose that only grows: what is asked for again is not allocated again.
+class Scratch {
  public:
-  // Packs the weights, and empties those it has packed.
-  explicit AttentionBlock(LayerWeights& weights);
-  // h: [T, H], in and out. Appends the tokens' keys and values to the cache.
-  void run(const RankContext& context, int layer, const BatchRows& rows, KvCache& cache,
-           std::span<float> h) const;
+  // Not initialised. Valid until it is asked for more.
+  std::span<float> take(std::size_t size) {
+    if (values_.size() < size) values_.resize(size);
+    return {values_.data(), size};
+  }
 
  private:
-  struct Projected {
-    std::vector<float> q, k, v;  // [T, heads * head_dim], kv heads for k and v
-  };
-  Projected project(const RankContext& context, std::span<const float> h) const;
-
-  std::vector<float> norm_, q_norm_, k_norm_;
-  kernels::PackedMatrix q_, k_, v_, o_;
+  std::vector<float> values_;
 };
+
+// What the layers of an engine share. Thread-compatible.
+struct AttentionMemory {
+  KvCache cache;
+  Scratch normed = {}, q = {}, k = {}, v = {}, attended = {}, projected = {};
+  std::vector<kernels::AttentionItem> items = {};
+  // Of latent attention: queries and results in the latent space, or keys and values out of it.
+  Scratch latent_q = {}, latent_out = {}, keys = {}, values = {};
+  std::vector<const std::byte*> key_blocks = {}, value_blocks = {};
+  struct Worker {
+    Scratch from, to;
+  };
+  std::vector<Worker> workers = {};  // [threads]
+};
+
+// One layer's. Owner of its packed weights. Thread-compatible.
+class AttentionBlock {
+ public:
+  virtual ~AttentionBlock() = default;
+  // h: [T, H], in and out. Appends to the cache. What a token gets depends on its sequence alone, and on how
+  // many tokens of it come at once only where the block says so.
+  virtual void run(const RankContext& context, int layer, const BatchRows& rows, AttentionMemory& memory,
+                   std::span<float> h) = 0;
+};
+
+// Packs the weights of one layer and takes its norms. The block that the config's attention calls for.
+std::unique_ptr<AttentionBlock> make_attention(const RankContext& context, const Checkpoint& checkpoint,
+                                               LayerWeights& weights);
+
+// Values that a token takes in the cache of one layer.
+struct CacheRow {
+  int keys = 0, values = 0;
+};
+CacheRow cache_row_of(const ModelConfig& config);
+// How the kernels turn its queries and keys.
+kernels::RotaryTable rotary_of(const ModelConfig& config);
+
+// h += x weight^T + bias (which may be empty), h: [T, out].
+void add_product(const RankContext& context, std::span<const float> x, const kernels::PackedMatrix& weight,
+                 std::span<const float> bias, Scratch& scratch, std::span<float> h);
 
 }  // namespace grace

@@ -8,6 +8,7 @@
 #include "grace/cluster/cluster.h"
 #include "grace/comm/transport.h"
 #include "grace/cost/cost.h"
+#include "grace/kernels/instructions.h"
 #include "grace/model/model.h"
 #include "grace/runtime/stopwatch.h"
 
@@ -24,6 +25,7 @@ struct RankContext {
   Wire wire;
   Overlap overlap;
   bool aligned;
+  kernels::Arithmetic arithmetic;
   SpanLog& spans;
 
   DeviceId device() const { return DeviceId{transport.rank()}; }

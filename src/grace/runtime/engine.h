@@ -14,6 +14,7 @@
 #include "grace/cluster/cluster.h"
 #include "grace/comm/transport.h"
 #include "grace/cost/cost.h"
+#include "grace/kernels/instructions.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
 #include "grace/trace/trace.h"
@@ -27,6 +28,8 @@ inline constexpr int kMostParts = 4;
 enum class Overlap { kOff, kWherePays, kAlways };
 
 struct EngineOptions {
+  // What products are calculated with; routers are f32 whatever it is.
+  kernels::Arithmetic arithmetic = {};
   Dispatch dispatch = Dispatch::kPerDevice;
   // per_device or two_stage, in each step the quicker one by the cluster's constants, in place of `dispatch`.
   bool choose_dispatch = false;
@@ -39,6 +42,10 @@ struct EngineOptions {
   int parts = 1;
   bool record_trace = false;
   bool record_spans = false;
+  // For comparing with others: fills in the experts [K] that a token takes in a MoE layer, in place of the
+  // gate, which weighs them. position: of the token in its sequence.
+  std::function<void(MoeOrdinal layer, int sequence, int position, std::span<std::uint16_t> experts)> choose =
+      {};
   // For measuring: ranks wait for one another before and after each exchange, so that an exchange's time
   // holds no other rank's computing.
   bool aligned = false;
@@ -61,13 +68,15 @@ struct LayerCounters {
   double dispatch_begin_s = 0, dispatch_end_s = 0, combine_begin_s = 0, combine_end_s = 0;
 };
 
-enum class Activity : std::int32_t { kAttention, kGate, kPack, kDispatch, kExperts, kCombine, kAdd };
+enum class Activity : std::int32_t { kAttention, kGate, kPack, kDispatch, kExperts, kCombine, kAdd, kDense };
 std::string_view name_of(Activity activity);
+
+inline constexpr std::int32_t kDenseLayer = -1;
 
 // One stretch of one rank's work, in seconds of the steady clock. kDispatch and kCombine are messages on
 // their way, and other phases may go on meanwhile; the rest are the rank's own work, one after the other.
 struct Span {
-  std::int32_t layer = 0;
+  std::int32_t layer = 0;  // moe ordinal, kDenseLayer of any layer that is not MoE
   Activity activity = Activity::kGate;
   double begin_s = 0, end_s = 0;
 };

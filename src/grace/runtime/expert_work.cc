@@ -57,14 +57,13 @@ void ExpertWork::run(const HostedExperts& experts, ThreadPool& pool, std::size_t
 
 void ExpertWork::run_item(const HostedExperts& experts, const Item& item, int thread) {
   Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
-  const std::size_t rows = item.last - item.first;
-  scratch.x.resize(rows * hidden_);
-  scratch.y.resize(rows * hidden_);
-  for (std::size_t r = 0; r < rows; ++r)
-    std::copy_n(rows_[order_[item.first + r]].x, hidden_, scratch.x.data() + r * hidden_);
+  scratch.x.clear();
+  scratch.y.clear();
+  for (std::size_t i = item.first; i < item.last; ++i) {
+    scratch.x.push_back(rows_[order_[i]].x);
+    scratch.y.push_back(outputs_.data() + order_[i] * hidden_);
+  }
   kernels::expert_ffn(scratch.x, experts.weights[item.slot], scratch.y);
-  for (std::size_t r = 0; r < rows; ++r)
-    std::copy_n(scratch.y.data() + r * hidden_, hidden_, outputs_.data() + order_[item.first + r] * hidden_);
 }
 
 }  // namespace grace

@@ -52,7 +52,8 @@ class ExpertWork {
   std::size_t next_ = 0, num_experts_ = 0;
   std::vector<float> outputs_;
   struct Scratch {
-    std::vector<float> x, y;
+    std::vector<const float*> x;
+    std::vector<float*> y;
   };
   std::vector<Scratch> scratch_;  // [threads]
 };

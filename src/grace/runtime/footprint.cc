@@ -2,28 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "grace/kernels/kernels.h"
 #include "grace/model/weight_plan.h"
 
 namespace grace {
 namespace {
 
-constexpr std::int64_t kBytesPerValue = sizeof(float);
-
-// Of kernels::pack: panels of whole width.
-std::int64_t packed_bytes(std::int64_t out, std::int64_t in) {
-  return (out + kernels::kPanel - 1) / kernels::kPanel * kernels::kPanel * in * kBytesPerValue;
+std::int64_t packed_bytes(int out, int in, const WeightForm& form) {
+  return static_cast<std::int64_t>(
+      kernels::packed_bytes(out, in, kernels::storage_of(form.element, form.numbers)));
 }
 
-std::int64_t dense_bytes(const ModelConfig& config) {
+std::int64_t dense_bytes(const ModelConfig& config, const WeightForm& form) {
   const auto architecture = find_architecture(config.architecture, config.name);
   if (!architecture.ok()) return 0;
   DenseWeights nowhere;
-  std::int64_t bytes = packed_bytes(config.vocab_size, config.hidden_size);  // the head, tied or not
+  std::int64_t bytes = packed_bytes(config.vocab_size, config.hidden_size, form);  // the head, tied or not
   for (const DenseSlot& slot : dense_slots(config, architecture.value()->names, nowhere)) {
-    const std::int64_t rows = slot.source.rows, cols = slot.source.cols;
-    const bool packed = slot.matrix != nullptr && slot.matrix != &nowhere.embedding;
-    bytes += packed ? packed_bytes(rows, cols) : rows * cols * kBytesPerValue;
+    if (slot.matrix == nullptr) {
+      bytes += slot.source.cols * std::int64_t{sizeof(float)};
+    } else if (slot.matrix != &nowhere.embedding) {  // which stays in the file
+      const bool router = std::ranges::any_of(
+          nowhere.layers, [&](const LayerWeights& layer) { return slot.matrix == &layer.router; });
+      bytes += packed_bytes(slot.source.rows, slot.source.cols,
+                            {form.element, router ? kernels::Numbers::kF32 : form.numbers});
+    }
   }
   return bytes;
 }
@@ -42,15 +47,16 @@ Unit unit_of(double bytes) {
 }  // namespace
 
 Footprint footprint_of(const ModelConfig& config, const Plan& plan, DeviceId device,
-                       std::int64_t cached_tokens) {
-  const std::int64_t hidden = config.hidden_size, ffn = config.expert_ffn_size;
-  const std::int64_t of_expert = 2 * packed_bytes(ffn, hidden) + packed_bytes(hidden, ffn);
+                       std::int64_t cached_tokens, const WeightForm& form) {
+  const auto of_expert = static_cast<std::int64_t>(kernels::packed_expert_bytes(
+      config.hidden_size, config.expert_ffn_size, kernels::storage_of(form.element, form.numbers)));
   Footprint footprint;
   for (const LayerPlan& layer : plan.layers)
     footprint.experts += static_cast<std::int64_t>(layer.experts_on(device).size()) * of_expert;
-  footprint.dense = dense_bytes(config);
-  footprint.cache = cached_tokens * config.num_layers * 2 * std::int64_t{config.num_kv_heads} *
-                    config.head_dim * kBytesPerValue;
+  footprint.dense = dense_bytes(config, form);
+  const std::int64_t of_value = form.numbers == kernels::Numbers::kF32 ? 4 : 2;
+  footprint.cache =
+      cached_tokens * config.num_layers * 2 * std::int64_t{config.num_kv_heads} * config.head_dim * of_value;
   return footprint;
 }
 

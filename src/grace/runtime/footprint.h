@@ -5,10 +5,17 @@
 #include <string>
 
 #include "grace/base/ids.h"
+#include "grace/kernels/packed.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
 
 namespace grace {
+
+// What decides how large a weight is: how the file has it, and what it is multiplied as.
+struct WeightForm {
+  Element element = Element::kF32;
+  kernels::Numbers numbers = kernels::Numbers::kF32;
+};
 
 // Bytes, in the layout that the kernels use.
 struct Footprint {
@@ -22,7 +29,7 @@ struct Footprint {
 // not known (a replay's) has no dense weights. REQUIRES: the plan fits the config, and the device is one of
 // it.
 Footprint footprint_of(const ModelConfig& config, const Plan& plan, DeviceId device,
-                       std::int64_t cached_tokens = 0);
+                       std::int64_t cached_tokens = 0, const WeightForm& form = {});
 
 // `14.1 GiB (experts 12.9, dense 1.2)`, in the unit that the sum calls for; the cache where there is one.
 std::string words_of(const Footprint& footprint);

@@ -13,34 +13,54 @@ namespace {
 std::int64_t bytes_of(const std::vector<float>& values) {
   return static_cast<std::int64_t>(values.size() * sizeof(float));
 }
-std::int64_t packed_bytes_of(Matrix& matrix) { return bytes_of(pack_and_free(matrix).panels); }
 
 // What is held once everything is loaded and packed.
-std::int64_t held_dense(const ModelConfig& config, const Checkpoint& checkpoint) {
-  DenseWeights dense = load_dense(config, checkpoint).value();
-  std::int64_t bytes = bytes_of(dense.embedding.values) + bytes_of(dense.final_norm);
-  Matrix head = dense.lm_head.values.empty() ? dense.embedding : dense.lm_head;
-  bytes += packed_bytes_of(head);
-  for (LayerWeights& layer : dense.layers) {
-    for (Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.router})
-      bytes += packed_bytes_of(*matrix);
-    for (const auto* norm : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm})
-      bytes += bytes_of(*norm);
+class Held {
+ public:
+  Held(const ModelConfig& config, const Checkpoint& checkpoint, kernels::Numbers numbers)
+      : config_(config), checkpoint_(checkpoint), arithmetic_{{}, numbers} {
+    arithmetic_.instructions = kernels::usable_instructions().front();
   }
-  return bytes;
-}
 
-std::int64_t held_experts(const ModelConfig& config, const Checkpoint& checkpoint, const Plan& plan,
-                          DeviceId device) {
-  std::int64_t bytes = 0;
-  for (std::size_t m = 0; m < plan.layers.size(); ++m) {
-    const auto hosted = plan.layers[m].experts_on(device);
-    auto experts = load_experts(config, checkpoint, MoeOrdinal(static_cast<std::int32_t>(m)), hosted).value();
-    for (ExpertWeights& expert : experts)
-      for (Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) bytes += packed_bytes_of(*matrix);
+  std::int64_t dense() {
+    const DenseWeights dense = load_dense(config_, checkpoint_).value();
+    std::int64_t bytes = bytes_of(dense.final_norm);
+    bytes += packed(dense.lm_head.empty() ? dense.embedding : dense.lm_head);
+    for (const LayerWeights& layer : dense.layers) {
+      for (const MatrixView* matrix : {&layer.q, &layer.k, &layer.v, &layer.o}) bytes += packed(*matrix);
+      bytes += static_cast<std::int64_t>(
+          kernels::pack(layer.router, {arithmetic_.instructions, kernels::Numbers::kF32}, pool_)
+              .panels.size());
+      for (const auto* norm : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm})
+        bytes += bytes_of(*norm);
+    }
+    return bytes;
   }
-  return bytes;
-}
+  std::int64_t experts(const Plan& plan, DeviceId device) {
+    std::int64_t bytes = 0;
+    for (std::size_t m = 0; m < plan.layers.size(); ++m) {
+      const auto hosted = plan.layers[m].experts_on(device);
+      const auto experts =
+          load_experts(config_, checkpoint_, MoeOrdinal(static_cast<std::int32_t>(m)), hosted).value();
+      for (const ExpertWeights& expert : experts) {
+        const FfnWeights& ffn = expert.ffn;
+        const auto both = kernels::pack_expert(ffn.gate, ffn.up, ffn.down, arithmetic_, pool_);
+        bytes += static_cast<std::int64_t>(both.gate_up.panels.size() + both.down.panels.size());
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  std::int64_t packed(const MatrixView& matrix) {
+    return static_cast<std::int64_t>(kernels::pack(matrix, arithmetic_, pool_).panels.size());
+  }
+
+  const ModelConfig& config_;
+  const Checkpoint& checkpoint_;
+  kernels::Arithmetic arithmetic_;
+  ThreadPool pool_{1};
+};
 
 // No size of the tiny model is a multiple of a panel's.
 TEST(AFootprint, IsWhatARankHolds) {
@@ -48,31 +68,27 @@ TEST(AFootprint, IsWhatARankHolds) {
   const ModelConfig config = read_model_config(model.folder()).value();
   const Checkpoint checkpoint = Checkpoint::open(model.folder()).value();
   const Cluster cluster = cluster_of("1+3");
-  for (const Plan& plan : {vanilla(model, cluster), shuffled(model, cluster, 5)})
-    for (int d = 0; d < cluster.num_devices(); ++d) {
-      SCOPED_TRACE("device " + std::to_string(d));
-      const Footprint footprint = footprint_of(config, plan, DeviceId(d));
-      EXPECT_EQ(footprint.experts, held_experts(config, checkpoint, plan, DeviceId(d)));
-      EXPECT_EQ(footprint.dense, held_dense(config, checkpoint));
-      EXPECT_EQ(footprint.cache, 0);
-    }
+  for (const kernels::Numbers numbers :
+       {kernels::Numbers::kF32, kernels::Numbers::kBf16, kernels::Numbers::kInt8}) {
+    Held held(config, checkpoint, numbers);
+    for (const Plan& plan : {vanilla(model, cluster), shuffled(model, cluster, 5)})
+      for (int d = 0; d < cluster.num_devices(); ++d) {
+        SCOPED_TRACE("device " + std::to_string(d));
+        const Footprint footprint = footprint_of(config, plan, DeviceId(d), 0, {Element::kF32, numbers});
+        EXPECT_EQ(footprint.experts, held.experts(plan, DeviceId(d)));
+        EXPECT_EQ(footprint.dense, held.dense());
+        EXPECT_EQ(footprint.cache, 0);
+      }
+  }
 }
 
 TEST(AFootprint, CountsTheCacheOfTheTokensThatAreServed) {
   const TinyModel model(TinyShape{});
   const ModelConfig config = read_model_config(model.folder()).value();
-  KvCache cache(config.num_layers, config.num_kv_heads * config.head_dim);
-  cache.reset(2);
-  std::int64_t held = 0;
-  for (int sequence = 0; sequence < 2; ++sequence)
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      const std::vector<float> rows(static_cast<std::size_t>(5 * config.num_kv_heads * config.head_dim));
-      cache.append(layer, sequence, rows, rows);
-      held += static_cast<std::int64_t>(
-          (cache.keys(layer, sequence).size() + cache.values(layer, sequence).size()) * sizeof(float));
-    }
+  const int row = config.num_kv_heads * config.head_dim;
+  KvCache cache(config.num_layers, row, row, Element::kF32);
   const Plan plan = vanilla(model, cluster_of("1x1"));
-  EXPECT_EQ(footprint_of(config, plan, DeviceId(0), 10).cache, held);
+  EXPECT_EQ(footprint_of(config, plan, DeviceId(0), 10).cache, 10 * cache.bytes_per_token());
 }
 
 TEST(AFootprint, OfAnUnknownArchitectureIsItsExperts) {

@@ -36,19 +36,21 @@ class Timed {
 LayerRunner::LayerRunner(const RankContext& context, std::size_t parts)
     : context_(context),
       hidden_(static_cast<std::size_t>(context.config.hidden_size)),
-      top_k_(static_cast<std::size_t>(context.config.experts_per_token)) {
+      top_k_(static_cast<std::size_t>(context.config.experts_per_token)),
+      shared_(hidden_) {
   for (std::size_t p = 0; p < parts; ++p) parts_.push_back(std::make_unique<Part>(context, hidden_));
 }
 
-Status LayerRunner::run(RoutedTokens tokens, std::span<float> x, const HostedExperts& experts,
+Status LayerRunner::run(RoutedTokens tokens, std::span<float> x, const LayerExperts& experts,
                         std::size_t parts, bool overlap, std::span<float> h, LayerCounters& counters) {
   GRACE_CHECK(parts >= 1 && parts <= parts_.size(), "as many parts as there can be");
   running_ = std::span(parts_).first(parts);
   overlap_ = overlap;
-  experts_ = &experts;
+  experts_ = &experts.hosted;
   counters_ = &counters;
   round_values(context_.wire, x);
   tokens.x = x;
+  shared_.set(experts.shared, x);
   const std::size_t count = h.size() / hidden_;
   counters.tokens += static_cast<std::int64_t>(count);
   for (std::size_t p = 0; p < parts; ++p) {
@@ -67,6 +69,7 @@ Status LayerRunner::run(RoutedTokens tokens, std::span<float> x, const HostedExp
   for (const auto& part : running_) GRACE_TRY(await(*part, Leg::kCombine));
   if (context_.aligned) GRACE_TRY(context_.transport.barrier());
   for (const auto& part : running_) finish(*part, h);
+  finish_shared(h);
   return {};
 }
 
@@ -118,6 +121,11 @@ Status LayerRunner::await(Part& part, Leg leg) {
 
 // Whether there was any left.
 bool LayerRunner::run_some_own() {
+  if (fills_waits() && !shared_.done()) {
+    const Timed time(context_, Activity::kExperts, counters_->experts_s, counters_->experts_cpu_s);
+    shared_.run_some(context_.pool);
+    return true;
+  }
   for (const auto& part : running_) {
     if (part->own.done()) continue;
     const Timed time(context_, Activity::kExperts, counters_->experts_s, counters_->experts_cpu_s);
@@ -160,6 +168,15 @@ void LayerRunner::finish(Part& part, std::span<float> h) {
   // What stays at home is rounded as what comes from elsewhere, so that it does not matter where it was.
   if (context_.combine == Combine::kExact) round_values(context_.wire, outputs);
   part.exchange.add_up(outputs, h.subspan(part.first_token * hidden_, part.tokens * hidden_));
+}
+
+void LayerRunner::finish_shared(std::span<float> h) {
+  {
+    const Timed time(context_, Activity::kExperts, counters_->experts_s, counters_->experts_cpu_s);
+    shared_.run_all(context_.pool);
+  }
+  const Timed time(context_, Activity::kAdd, counters_->combine_s, counters_->pack_cpu_s);
+  shared_.add(h);
 }
 
 Status LayerRunner::check_hosted(std::span<const ExpertRow> rows) const {

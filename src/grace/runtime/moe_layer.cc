@@ -24,22 +24,41 @@ std::vector<char> allowed_by(const LayerPlan& plan) {
   return allowed;
 }
 
+kernels::GateRule rule_of(const ModelConfig& config) {
+  const ExpertChoice& choice = config.choice;
+  return {
+      .experts = config.num_experts,
+      .top = config.experts_per_token,
+      .scores = choice.scoring == Scoring::kSigmoid ? kernels::Scores::kSigmoid : kernels::Scores::kSoftmax,
+      .groups = choice.groups,
+      .groups_kept = choice.groups_kept,
+      .group_best = choice.group_best,
+      .normalise = config.norm_topk_prob,
+      .scale = static_cast<float>(choice.scale)};
+}
+
 }  // namespace
 
-Result<MoeLayer> MoeLayer::make(const RankContext& context, const Plan& plan, MoeOrdinal layer,
-                                LayerWeights& weights, std::vector<ExpertWeights> experts) {
+Result<MoeLayer> MoeLayer::make(const RankContext& context, const Checkpoint& checkpoint, const Plan& plan,
+                                MoeOrdinal layer, LayerWeights& weights,
+                                std::span<const ExpertWeights> experts) {
   GRACE_TRY(check_partners(plan, context.config.experts_per_token));
   MoeLayer made;
   made.plan_ = plan.layers[layer.idx()];
   made.allowed_ = allowed_by(made.plan_);
   made.policy_ = plan.routing;
+  if (!made.allowed_.empty() && context.config.choice.groups > 1)
+    return unsupported("plan " + plan.strategy + ": it holds the gate to partners, and the gate of " +
+                       context.config.name + " holds itself to groups of experts");
   made.norm_ = std::move(weights.post_attention_norm);
-  made.gate_ = pack_and_free(weights.router);
+  made.rule_ = rule_of(context.config);
+  made.bias_ = std::move(weights.router_bias);
+  if (context.config.shared_ffn_size > 0) made.shared_ = load_shared(context, checkpoint, weights);
+  made.gate_ = pack_router(context, checkpoint, weights.router);
   made.experts_.slot_of_expert.assign(static_cast<std::size_t>(context.config.num_experts), kNotHere);
-  for (ExpertWeights& expert : experts) {
+  for (const ExpertWeights& expert : experts) {
     made.experts_.slot_of_expert[expert.expert.idx()] = static_cast<int>(made.experts_.weights.size());
-    made.experts_.weights.push_back(
-        {pack_and_free(expert.gate), pack_and_free(expert.up), pack_and_free(expert.down)});
+    made.experts_.weights.push_back(pack_ffn(context, checkpoint, expert.ffn));
   }
   made.router_ = GRACE_TRY(
       make_router(made.policy_, made.plan_, context.config.num_experts, context.cluster, context.device()));
@@ -57,15 +76,15 @@ Result<MoeLayer> MoeLayer::make_random(const RankContext& context, const Plan& p
     std::vector<float> values(static_cast<std::size_t>(out) * static_cast<std::size_t>(in));
     const double scale = std::sqrt(3.0 / in);  // a row's product keeps the size of its input
     for (float& value : values) value = static_cast<float>(scale * (2 * rng.uniform() - 1));
-    return kernels::pack(values, out, in);
+    return values;
   };
   const Rng of_layer = Rng(seed).fork(layer.idx());
   for (const ExpertId expert : made.plan_.experts_on(context.device())) {
     const Rng rng = of_layer.fork(expert.idx());
     made.experts_.slot_of_expert[expert.idx()] = static_cast<int>(made.experts_.weights.size());
-    made.experts_.weights.push_back({random_matrix(rng.fork(0), ffn, hidden),
-                                     random_matrix(rng.fork(1), ffn, hidden),
-                                     random_matrix(rng.fork(2), hidden, ffn)});
+    made.experts_.weights.push_back(
+        kernels::pack_expert(random_matrix(rng.fork(0), ffn, hidden), random_matrix(rng.fork(1), ffn, hidden),
+                             random_matrix(rng.fork(2), hidden, ffn), hidden, ffn, context.arithmetic));
   }
   made.router_ = GRACE_TRY(
       make_router(made.policy_, made.plan_, context.config.num_experts, context.cluster, context.device()));
@@ -85,7 +104,7 @@ Status MoeLayer::run(const RankContext& context, StepRunner& step, std::span<flo
     const Stopwatch time(counters.gate_s);
     const CpuStopwatch work(counters.gate_cpu_s);
     const double begin = now_s();
-    kernels::rms_norm(h, norm_, context.config.rms_norm_eps, x);
+    kernels::rms_norm(h, norm_, context.config.rms_norm_eps, x, context.pool);
     gate(context, x, choices);
     context.spans.add(Activity::kGate, begin, now_s());
   }
@@ -101,8 +120,8 @@ Status MoeLayer::serve(const RankContext& context, StepRunner& step, std::span<f
     router_->route(choices.experts, context.config.experts_per_token, devices);
   }
   const double experts_s = counters.experts_s;
-  GRACE_TRY(step.run({{}, choices.experts, choices.weights, devices}, x, experts_,
-                     overlap_pays(context, devices), h, counters));
+  GRACE_TRY(step.run({{}, choices.experts, choices.weights, devices}, x,
+                     {experts_, shared_ ? &*shared_ : nullptr}, overlap_pays(context, devices), h, counters));
   last_experts_s_ = counters.experts_s - experts_s;
   last_flight_s_ =
       counters.dispatch_end_s - counters.dispatch_begin_s + counters.combine_end_s - counters.combine_begin_s;
@@ -123,10 +142,15 @@ void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choice
   const std::size_t tokens = x.size() / norm_.size();
   std::vector<float> logits(tokens * static_cast<std::size_t>(config.num_experts));
   kernels::matmul(x, gate_, logits, context.pool);
-  choices.experts.assign(tokens * static_cast<std::size_t>(config.experts_per_token), kNotChosen);
-  choices.weights.assign(choices.experts.size(), 0.0F);
-  kernels::gate_among(logits, config.num_experts, config.experts_per_token, config.norm_topk_prob, allowed_,
-                      choices.experts, choices.weights);
+  const std::size_t cells = tokens * static_cast<std::size_t>(config.experts_per_token);
+  choices.weights.assign(cells, 0.0F);
+  if (!choices.experts.empty()) {
+    GRACE_CHECK(choices.experts.size() == cells, "experts are not [T, K]");
+    kernels::weigh(logits, rule_, choices.experts, choices.weights);
+    return;
+  }
+  choices.experts.assign(cells, kNotChosen);
+  kernels::gate(logits, rule_, bias_, allowed_, choices.experts, choices.weights, context.pool);
 }
 
 }  // namespace grace

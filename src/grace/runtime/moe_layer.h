@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "grace/runtime/context.h"
 #include "grace/runtime/engine.h"
 #include "grace/runtime/expert_work.h"
+#include "grace/runtime/shared_experts.h"
 #include "grace/runtime/step_runner.h"
 
 namespace grace {
@@ -29,9 +31,11 @@ struct Choices {
 // Thread-compatible.
 class MoeLayer {
  public:
-  // experts: those the plan puts on this rank, loaded. Errors: those of make_router.
-  static Result<MoeLayer> make(const RankContext& context, const Plan& plan, MoeOrdinal layer,
-                               LayerWeights& weights, std::vector<ExpertWeights> experts);
+  // experts: those the plan puts on this rank. Errors: those of make_router; unsupported for a plan that
+  // holds the gate to partners where the gate holds itself to groups.
+  static Result<MoeLayer> make(const RankContext& context, const Checkpoint& checkpoint, const Plan& plan,
+                               MoeOrdinal layer, LayerWeights& weights,
+                               std::span<const ExpertWeights> experts);
 
   // A layer without norm and gate, its experts of random weights: the same for an expert on every rank.
   static Result<MoeLayer> make_random(const RankContext& context, const Plan& plan, MoeOrdinal layer,
@@ -39,8 +43,9 @@ class MoeLayer {
 
   // Routing starts its turns anew.
   void reset(const RankContext& context);
-  // Collective. h: [T, H], in and out: h += moe(norm(h)). `step` serves all layers and has begun one.
-  // Errors: the transport's; peer_lost when another rank sends what cannot be.
+  // Collective. h: [T, H], in and out: h += moe(norm(h)). choices: where it names experts, these are taken
+  // and the gate weighs them; else the gate chooses. `step` serves all layers and has begun one. Errors: the
+  // transport's; peer_lost when another rank sends what cannot be.
   Status run(const RankContext& context, StepRunner& step, std::span<float> h, LayerCounters& counters,
              Choices& choices);
   // Collective. h: [T, H] += what the experts chosen make of x: [T, H], which may be rounded.
@@ -57,7 +62,10 @@ class MoeLayer {
   std::vector<char> allowed_;  // [E, E] kernels::gate_among's, or empty and the gate is free
   std::string policy_;
   std::vector<float> norm_;
+  kernels::GateRule rule_;
   kernels::PackedMatrix gate_;
+  std::vector<float> bias_;  // [E], or empty
+  std::optional<SharedExperts> shared_;
   HostedExperts experts_;
   std::unique_ptr<Router> router_;
   double last_flight_s_ = 0, last_experts_s_ = 0;  // of the last step

@@ -28,8 +28,9 @@ class ReplayEngine final : public Engine {
         config_(config_of(source)),
         cluster_(cluster),
         spans_(options.record_spans),
-        context_{config_,      cluster_,        transport,       pool,  options.dispatch, options.combine,
-                 options.wire, options.overlap, options.aligned, spans_},
+        context_{config_,          cluster_,           transport,    pool,
+                 options.dispatch, options.combine,    options.wire, options.overlap,
+                 options.aligned,  options.arithmetic, spans_},
         runner_(context_, options),
         counters_(config_.moe_layers.size()) {}
 

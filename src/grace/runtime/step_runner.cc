@@ -16,8 +16,8 @@ int parts_of(const EngineOptions& options) {
 }  // namespace
 
 StepRunner::Way::Way(const RankContext& engine, Dispatch dispatch, std::size_t parts)
-    : context{engine.config,  engine.cluster, engine.transport, engine.pool,    dispatch,
-              engine.combine, engine.wire,    engine.overlap,   engine.aligned, engine.spans},
+    : context{engine.config, engine.cluster, engine.transport, engine.pool,       dispatch,    engine.combine,
+              engine.wire,   engine.overlap, engine.aligned,   engine.arithmetic, engine.spans},
       runner(context, parts) {}
 
 StepRunner::StepRunner(const RankContext& context, const EngineOptions& options)
@@ -36,7 +36,7 @@ Status StepRunner::begin(std::size_t tokens) {
   return {};
 }
 
-Status StepRunner::run(const RoutedTokens& tokens, std::span<float> x, const HostedExperts& experts,
+Status StepRunner::run(const RoutedTokens& tokens, std::span<float> x, const LayerExperts& experts,
                        bool overlap, std::span<float> h, LayerCounters& counters) {
   chooser_.saw(tokens.device_of_choice);
   const auto way = std::ranges::find(dispatches_, choice_.dispatch) - dispatches_.begin();

@@ -21,7 +21,7 @@ class StepRunner {
   // Collective. tokens: this rank's in the step. Errors: the transport's.
   Status begin(std::size_t tokens);
   // A layer of it, as LayerRunner::run.
-  Status run(const RoutedTokens& tokens, std::span<float> x, const HostedExperts& experts, bool overlap,
+  Status run(const RoutedTokens& tokens, std::span<float> x, const LayerExperts& experts, bool overlap,
              std::span<float> h, LayerCounters& counters);
 
  private:

@@ -101,10 +101,11 @@ class TinyModel {
     }
     std::vector<std::int32_t> positions(h.size() / static_cast<std::size_t>(shape_.hidden));
     for (std::size_t t = 0; t < positions.size(); ++t) positions[t] = static_cast<std::int32_t>(t);
-    kernels::reference::rope(q, shape_.heads, dim, positions, kTheta);
-    kernels::reference::rope(k, shape_.kv_heads, dim, positions, kTheta);
+    kernels::reference::rope(q, shape_.heads, dim, positions, kernels::plain_rotary(dim, kTheta));
+    kernels::reference::rope(k, shape_.kv_heads, dim, positions, kernels::plain_rotary(dim, kTheta));
     std::vector<float> out(q.size());
-    kernels::reference::attention(q, k, v, shape_.heads, shape_.kv_heads, dim, out);
+    const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+    kernels::reference::attention(q, k, v, {shape_.heads, shape_.kv_heads, dim, dim, scale, 0}, out);
     const auto projected = multiply(out, prefix + "self_attn.o_proj.weight", shape_.hidden, shape_.hidden);
     for (std::size_t i = 0; i < h.size(); ++i) h[i] += projected[i];
   }
@@ -117,7 +118,9 @@ class TinyModel {
     const auto logits = multiply(x, prefix + "mlp.gate.weight", shape_.experts, shape_.hidden);
     std::vector<std::uint16_t> ids(x.size() / hidden * top);
     std::vector<float> weights(ids.size());
-    kernels::reference::gate(logits, shape_.experts, shape_.top, shape_.normalise, ids, weights);
+    const kernels::GateRule rule{
+        .experts = shape_.experts, .top = shape_.top, .normalise = shape_.normalise};
+    kernels::reference::gate(logits, rule, {}, ids, weights);
     std::vector<float> y(hidden);
     for (std::size_t cell = 0; cell < ids.size(); ++cell) {
       const std::size_t token = cell / top;

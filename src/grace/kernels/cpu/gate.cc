@@ -47,11 +47,18 @@ class Gate {
         group_values_(static_cast<std::size_t>(rule.groups)),
         group_taken_(group_values_.size()) {}
 
+  // Weighs what was chosen.
+  void weigh(std::span<const float> logits, std::span<const std::uint16_t> ids, std::span<float> weights) {
+    score(logits);
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      GRACE_CHECK(ids[k] < scores_.size(), "an expert outside [0, E)");
+      weights[k] = scores_[ids[k]];
+    }
+    normalise(weights);
+  }
+
   void choose(std::span<const float> logits, std::span<std::uint16_t> ids, std::span<float> weights) {
-    if (rule_.scores == Scores::kSoftmax)
-      softmax(logits, scores_);
-    else
-      sigmoid(logits, scores_);
+    score(logits);
     for (std::size_t e = 0; e < scores_.size(); ++e)
       values_[e] = bias_.empty() ? scores_[e] : scores_[e] + bias_[e];
     std::ranges::fill(taken_, char{0});
@@ -65,10 +72,17 @@ class Gate {
       ids[k] = static_cast<std::uint16_t>(best);
       weights[k] = scores_[best];
     }
-    weigh(weights);
+    normalise(weights);
   }
 
  private:
+  void score(std::span<const float> logits) {
+    if (rule_.scores == Scores::kSoftmax)
+      softmax(logits, scores_);
+    else
+      sigmoid(logits, scores_);
+  }
+
   // Takes all experts outside the best groups.
   void keep_groups() {
     const std::size_t size = values_.size() / group_values_.size();
@@ -91,7 +105,7 @@ class Gate {
     }
   }
 
-  void weigh(std::span<float> weights) const {
+  void normalise(std::span<float> weights) const {
     if (rule_.normalise) {
       float sum = 0;
       for (const float w : weights) sum += w;
@@ -139,6 +153,19 @@ void gate(std::span<const float> logits, const GateRule& rule, std::span<const f
       one.choose(logits.subspan(t * experts, experts), ids.subspan(t * top, top),
                  weights.subspan(t * top, top));
   });
+}
+
+void weigh(std::span<const float> logits, const GateRule& rule, std::span<const std::uint16_t> ids,
+           std::span<float> weights) {
+  check_rule(rule, {}, {});
+  const auto experts = static_cast<std::size_t>(rule.experts), top = static_cast<std::size_t>(rule.top);
+  const std::size_t tokens = logits.size() / experts;
+  GRACE_CHECK(
+      logits.size() == tokens * experts && ids.size() == tokens * top && weights.size() == tokens * top,
+      "logits are not [T, E], or ids and weights not [T, K]");
+  Gate one(rule, {}, {});
+  for (std::size_t t = 0; t < tokens; ++t)
+    one.weigh(logits.subspan(t * experts, experts), ids.subspan(t * top, top), weights.subspan(t * top, top));
 }
 
 }  // namespace grace::kernels
