@@ -1,11 +1,13 @@
 #include "grace/kernels/probe.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "grace/base/check.h"
@@ -20,31 +22,36 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The sum of what each thread does in a second: step(thread) is a piece of work and its size. All threads
-// begin together, each with one item of the loop, since none is done before all have begun.
+// What each thread does in a second, summed: step(thread) is a little work and its size. All threads begin
+// together, each with one item of the loop, since none is done before all have begun. Of a thread's pieces
+// the median counts, so that one that was taken off its core does not.
 double rate_of_all(ThreadPool& pool, double seconds, const std::function<double(int thread)>& step) {
+  constexpr std::size_t kPieces = 7;
   const int threads = pool.num_threads();
   std::atomic<int> ready{0};
   std::vector<double> rates(static_cast<std::size_t>(threads));
   pool.for_each(rates.size(), [&](std::size_t, int thread) {
     ready.fetch_add(1);
     while (ready.load() < threads) std::this_thread::yield();
-    const Clock::time_point begin = Clock::now();
-    double done = 0, elapsed = 0;
-    do {
-      done += step(thread);
-      elapsed = seconds_since(begin);
-    } while (elapsed < seconds);
-    rates[static_cast<std::size_t>(thread)] = done / elapsed;
+    std::array<double, kPieces> pieces{};
+    for (double& piece : pieces) {
+      const Clock::time_point begin = Clock::now();
+      double done = 0, elapsed = 0;
+      do {
+        done += step(thread);
+        elapsed = seconds_since(begin);
+      } while (elapsed < seconds / kPieces);
+      piece = done / elapsed;
+    }
+    std::ranges::nth_element(pieces, pieces.begin() + kPieces / 2);
+    rates[static_cast<std::size_t>(thread)] = pieces[kPieces / 2];
   });
-  double sum = 0;
-  for (const double rate : rates) sum += rate;
-  return sum;
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
 constexpr std::size_t kLine = 64, kStreams = 4;
 constexpr std::size_t kPiece = std::size_t{256} << 10;  // what is read between looks at the clock
-constexpr std::size_t kAhead = std::size_t{2} << 10;    // of each stream
+constexpr std::size_t kAhead = std::size_t{1} << 10;    // of each stream
 constexpr std::size_t kPieceOfStream = kPiece / kStreams;
 
 // A piece in kStreams streams, each a part of its own of [begin, begin + kStreams * stride).
@@ -67,7 +74,7 @@ Peak product_peak(const Arithmetic& arithmetic, Factors factors, ThreadPool& poo
               "instructions that this processor lacks");
   Peak best;
   for (const ProductLoop& loop : product_loops(arithmetic.instructions, arithmetic.numbers, factors)) {
-    constexpr std::size_t kTurns = 2000;
+    constexpr std::size_t kTurns = 500;
     const double rate = rate_of_all(pool, seconds, [&](int) {
       loop.run(kTurns);
       return loop.operations * static_cast<double>(kTurns);

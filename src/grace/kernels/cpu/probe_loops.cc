@@ -37,7 +37,8 @@ __attribute__((target("avx512f"))) void fma_512(std::size_t turns) {
       "vfmadd231ps %%zmm24, %%zmm25, %%zmm\\i\n\t"
       ".endr\n\t"
       "decq %0\n\t"
-      "jnz 1b"
+      "jnz 1b\n\t"
+      "vzeroupper"
       : "+r"(turns)
       : "m"(kPattern)
       : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
@@ -58,7 +59,8 @@ __attribute__((target("avx512f"))) void dpbf16_512(std::size_t turns) {
       "vdpbf16ps %%zmm24, %%zmm25, %%zmm\\i\n\t"
       ".endr\n\t"
       "decq %0\n\t"
-      "jnz 1b"
+      "jnz 1b\n\t"
+      "vzeroupper"
       : "+r"(turns)
       : "m"(kPattern)
       : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
@@ -79,7 +81,8 @@ __attribute__((target("avx512f"))) void dpbusd_512(std::size_t turns) {
       "vpdpbusd %%zmm24, %%zmm25, %%zmm\\i\n\t"
       ".endr\n\t"
       "decq %0\n\t"
-      "jnz 1b"
+      "jnz 1b\n\t"
+      "vzeroupper"
       : "+r"(turns)
       : "m"(kPattern)
       : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
@@ -102,7 +105,8 @@ __attribute__((target("avx512f"))) void maddwd_512(std::size_t turns) {
       "vpaddd %%zmm16, %%zmm\\i, %%zmm\\i\n\t"
       ".endr\n\t"
       "decq %0\n\t"
-      "jnz 1b"
+      "jnz 1b\n\t"
+      "vzeroupper"
       : "+r"(turns)
       : "m"(kPattern)
       : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
@@ -122,7 +126,8 @@ __attribute__((target("avx2,fma"))) void fma_256(std::size_t turns) {
       "vfmadd231ps %%ymm14, %%ymm15, %%ymm\\i\n\t"
       ".endr\n\t"
       "decq %0\n\t"
-      "jnz 1b"
+      "jnz 1b\n\t"
+      "vzeroupper"
       : "+r"(turns)
       : "m"(kPattern)
       : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
@@ -143,7 +148,8 @@ __attribute__((target("avx2"))) void maddwd_256(std::size_t turns) {
       "vpaddd %%ymm12, %%ymm\\i, %%ymm\\i\n\t"
       ".endr\n\t"
       "decq %0\n\t"
-      "jnz 1b"
+      "jnz 1b\n\t"
+      "vzeroupper"
       : "+r"(turns)
       : "m"(kPattern)
       : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
