@@ -19,15 +19,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -39,6 +40,7 @@ from transformers import (
     Qwen2MoeConfig,
     Qwen3MoeConfig,
 )
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2MLP
 
 ROUTER_MARGIN = 1e-5
 GREEDY_MARGIN = 1e-3
@@ -55,6 +57,9 @@ class Fixture:
     fused: bool = False  # experts stacked, and config.json as transformers 5 writes it; else both as published
     long: int = 0  # length of one more prompt
     mtp: bool = False  # one more layer behind the last, which is to be skipped
+    # What the models' own code obeys and transformers does not: more keys of config.json, and the model made to obey them.
+    more: dict[str, Any] = field(default_factory=dict)
+    obey: Callable[[Any], None] | None = None
 
 
 def qwen3(**changes: Any) -> PreTrainedConfig:
@@ -104,6 +109,21 @@ def deepseek_v3(**changes: Any) -> PreTrainedConfig:
         num_mtp_layers=1, rope_parameters=yarn(mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=32)) | changes)
 
 
+def obey_deepseek(model: Any) -> None:
+    """As DeepSeek's own modelling code: every second layer is dense, chosen weights sum to 1 and are then not scaled, an absent mscale is 1 and an
+    absent mscale_all_dim 0."""
+    config, rope = model.config, model.config.rope_parameters
+    model.model.layers[1].mlp = DeepseekV2MLP(config)
+    for router in routers(model):
+        router.register_forward_hook(lambda _, __, out: (out[0], out[1] / out[1].sum(-1, keepdim=True), out[2]))
+        router.norm_topk_prob, router.routed_scaling_factor = True, 1.0  # for what is forced
+
+    def mscale(of: float) -> float:
+        return 0.1 * of * math.log(rope["factor"]) + 1
+
+    model.model.rotary_emb.attention_scaling = mscale(rope.get("mscale", 1)) / mscale(rope.get("mscale_all_dim", 0))
+
+
 FIXTURES = (
     Fixture("olmoe", olmoe),
     Fixture("qwen3", lambda: qwen3(tie_word_embeddings=True)),
@@ -116,6 +136,9 @@ FIXTURES = (
     Fixture("deepseek_v2", deepseek_v2, long=150),
     Fixture("deepseek_v2_grouped", lambda: deepseek_v2(q_lora_rank=20, n_shared_experts=1, routed_scaling_factor=4.0, topk_method="group_limited_greedy",
                                                        n_group=4, topk_group=2, rope_parameters={"rope_type": "default", "rope_theta": 1e4}), fused=True),
+    Fixture("deepseek_v2_original", lambda: deepseek_v2(first_k_dense_replace=0, routed_scaling_factor=3.0, n_shared_experts=1, moe_intermediate_size=16,
+                                                        rope_parameters={k: v for k, v in yarn().items() if k != "mscale"}),
+            more=dict(norm_topk_prob=True, moe_layer_freq=2, scoring_func="softmax"), obey=obey_deepseek),
     Fixture("deepseek_v3", deepseek_v3, long=90, mtp=True),
 )
 
@@ -125,11 +148,13 @@ def architecture_of(config: PreTrainedConfig) -> str:
             "deepseek_v3": "DeepseekV3"}[config.model_type] + "ForCausalLM"
 
 
-def random_weights(config: PreTrainedConfig, seed: int) -> dict[str, Tensor]:
+def random_weights(fixture: Fixture, config: PreTrainedConfig, seed: int) -> dict[str, Tensor]:
     """By transformers' own names; norms near one, everything else wide enough that routing and logits differ from token to token."""
     generator = torch.Generator().manual_seed(seed)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
+        if fixture.obey:
+            fixture.obey(model)
     weights: dict[str, Tensor] = {}
     for name, tensor in sorted(model.state_dict().items()):
         if config.tie_word_embeddings and name == "lm_head.weight":
@@ -190,22 +215,43 @@ def write_model(fixture: Fixture, folder: pathlib.Path, seed: int) -> None:
     config.architectures = [architecture_of(config)]
     config.dtype = torch.bfloat16
     config.save_pretrained(folder)
-    weights = random_weights(config, seed)
+    weights = random_weights(fixture, config, seed)
     if fixture.mtp:
         weights |= {name.replace("layers.2.", "layers.3."): tensor.clone() for name, tensor in weights.items() if "layers.2.self_attn.o_proj" in name}
         weights["model.layers.3.eh_proj.weight"] = torch.zeros(4, 8, dtype=torch.bfloat16)
     if not fixture.fused:
         weights = published(weights, config)
         path = folder / "config.json"
-        path.write_text(json.dumps(spelled_as_published(json.loads(path.read_text())), indent=2, sort_keys=True) + "\n")
+        path.write_text(json.dumps(spelled_as_published(json.loads(path.read_text())) | fixture.more, indent=2, sort_keys=True) + "\n")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def load(folder: pathlib.Path, dtype: torch.dtype) -> Any:
+def load(fixture: Fixture, folder: pathlib.Path, dtype: torch.dtype) -> Any:
+    if fixture.obey:
+        return load_obedient(fixture, folder, dtype)
     model, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager",
                                                          output_loading_info=True)
     assert not report["missing_keys"], report
     assert all("layers.3." in key for key in report["unexpected_keys"]), report
+    return model.eval()
+
+
+def load_obedient(fixture: Fixture, folder: pathlib.Path, dtype: torch.dtype) -> Any:
+    config = fixture.config()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+    fixture.obey(model)
+    weights = load_file(folder / "model.safetensors")
+    for name, own in model.state_dict().items():
+        if name.endswith("experts.gate_up_proj"):
+            prefix = name.removesuffix("gate_up_proj")
+            weights[name] = torch.stack([torch.cat([weights[f"{prefix}{e}.{part}_proj.weight"] for part in ("gate", "up")]) for e in range(len(own))])
+        elif name.endswith("experts.down_proj"):
+            prefix = name.removesuffix("down_proj")
+            weights[name] = torch.stack([weights[f"{prefix}{e}.down_proj.weight"] for e in range(len(own))])
+        own.copy_(weights[name].float())
+    for name, parameter in model.named_parameters():  # as from_pretrained: not the frequencies, not the routers
+        if not name.endswith("mlp.gate.weight"):
+            parameter.data = parameter.data.to(dtype)
     return model.eval()
 
 
@@ -297,9 +343,9 @@ def greedy(model: Any, prompt: Tensor) -> tuple[Tensor, float]:
     return out.sequences[0, len(prompt):].to(torch.int32), float((best[:, 0] - best[:, 1]).min())
 
 
-def add_bf16(folder: pathlib.Path, model: Any, prompt: Tensor, expected: dict[str, Tensor]) -> None:
+def add_bf16(fixture: Fixture, folder: pathlib.Path, model: Any, prompt: Tensor, expected: dict[str, Tensor]) -> None:
     chosen: list[Tensor] = []
-    rounded = load(folder, torch.bfloat16)
+    rounded = load(fixture, folder, torch.bfloat16)
     with watched(rounded, chosen=chosen):
         expected["bf16_logits"] = logits_of(rounded, prompt)
     expected["bf16_experts"] = torch.stack(chosen, 1).to(torch.int32)
@@ -310,7 +356,7 @@ def add_bf16(folder: pathlib.Path, model: Any, prompt: Tensor, expected: dict[st
 def build(fixture: Fixture, folder: pathlib.Path, seed: int) -> bool:
     """Writes the folder; whether it keeps clear of ties."""
     write_model(fixture, folder, seed)
-    model, generator = load(folder, torch.float32), torch.Generator().manual_seed(seed + 1)
+    model, generator = load(fixture, folder, torch.float32), torch.Generator().manual_seed(seed + 1)
     lengths = (*LENGTHS, fixture.long) if fixture.long else LENGTHS
     prompts = [torch.randint(model.config.vocab_size, (length,), generator=generator, dtype=torch.int32) for length in lengths]
     expected: dict[str, Tensor] = {}
@@ -326,7 +372,7 @@ def build(fixture: Fixture, folder: pathlib.Path, seed: int) -> bool:
     if min(margins) < ROUTER_MARGIN:
         return False
     check_batch(model, prompts, [expected[f"logits_{i}"] for i in range(len(prompts))])
-    add_bf16(folder, model, prompts[-1], expected)
+    add_bf16(fixture, folder, model, prompts[-1], expected)
     save_file(expected, folder / "expected.safetensors")
     own = relative(expected["bf16_logits"], expected["forced_logits"])
     print(f"{fixture.name}: seed {seed}, router margin {min(margins):.1e}, bf16 within {own:.1e} of the largest logit, "

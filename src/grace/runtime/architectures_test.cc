@@ -6,6 +6,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "grace/base/rng.h"
@@ -129,6 +132,9 @@ class AnArchitecture : public testing::TestWithParam<const char*> {
 
 TEST_P(AnArchitecture, HasTheLogitsOfTransformersHoweverItsTokensCome) {
   const Expected expected(folder());
+  std::mutex mutex;
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<float>>
+      on_one_rank;  // of prompt and tokens a step
   for (const int ranks : {1, 2, 4}) {
     on_ranks(folder(), ranks, {}, [&](Engine& engine, std::size_t rank) -> Status {
       // Prompts of unequal length, dealt to the ranks: a rank may have none.
@@ -144,9 +150,15 @@ TEST_P(AnArchitecture, HasTheLogitsOfTransformersHoweverItsTokensCome) {
         std::vector<std::vector<float>> logits(prompts.size());
         for (std::size_t step = 0; step * count < 160; ++step)  // as many on every rank
           GRACE_TRY(step_together(engine, prompts, done, count, logits));
-        for (std::size_t s = 0; s < prompts.size(); ++s)
-          EXPECT_LE(distance(logits[s], expected.logits(which[s])), 1e-4)
-              << "prompt " << which[s] << ", " << count << " tokens a step, " << ranks << " ranks";
+        for (std::size_t s = 0; s < prompts.size(); ++s) {
+          const std::string way = "prompt " + std::to_string(which[s]) + ", " + std::to_string(count) +
+                                  " tokens a step, " + std::to_string(ranks) + " ranks";
+          EXPECT_LE(distance(logits[s], expected.logits(which[s])), 1e-4) << way;
+          const std::lock_guard lock(mutex);
+          const auto [same, first] = on_one_rank.try_emplace({which[s], count}, logits[s]);
+          EXPECT_EQ(first, ranks == 1);
+          EXPECT_TRUE(same->second == logits[s]) << way << ": other bits than on one rank";
+        }
       }
       return {};
     });
@@ -221,10 +233,64 @@ TEST_P(AnArchitecture, IsInBf16NotFartherFromF32ThanTwiceWhatTransformersIs) {
       }
 }
 
+// Shared experts and dense layers are computed while messages fly, or not, and in parts.
+TEST_P(AnArchitecture, HasTheSameBitsHoweverItsWaitsAreFilled) {
+  const Expected expected(folder());
+  const std::vector<Tokens> prompts{expected.prompt(2), expected.prompt(0)};
+  for (const Wire wire : {Wire::kF32, Wire::kBf16}) {
+    std::vector<float> first;
+    EngineOptions options;
+    options.wire = wire;
+    for (int way = 0; way < 5; ++way) {
+      options.overlap = way == 0 ? Overlap::kOff : Overlap::kAlways;
+      options.parts = way == 2 ? 2 : 1;
+      options.aligned = way == 3;
+      options.dispatch = way == 4 ? Dispatch::kTwoStage : Dispatch::kPerDevice;
+      on_ranks(folder(), 4, options, [&](Engine& engine, std::size_t rank) -> Status {
+        engine.reset(2);
+        std::vector<std::size_t> done(2, 0);
+        std::vector<std::vector<float>> logits(2);
+        for (int step = 0; step < 3; ++step) GRACE_TRY(step_together(engine, prompts, done, 20, logits));
+        logits[0].insert(logits[0].end(), logits[1].begin(), logits[1].end());
+        if (rank != 2) return {};
+        if (way == 0) first = logits[0];
+        EXPECT_TRUE(logits[0] == first) << "way " << way;
+        return {};
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, AnArchitecture,
                          testing::Values("olmoe", "qwen3", "qwen3_fused", "qwen2", "mixtral", "mixtral_fused",
-                                         "deepseek_v2", "deepseek_v2_grouped", "deepseek_v3"),
+                                         "deepseek_v2", "deepseek_v2_grouped", "deepseek_v2_original",
+                                         "deepseek_v3"),
                          [](const auto& parameter) { return std::string(parameter.param); });
+
+TEST(AnEngine, RefusesAPlanOfPartnersForAGateOfGroups) {
+  const std::filesystem::path folder = kFixtures / "deepseek_v2_grouped";
+  const ModelConfig config = read_model_config(folder).value();
+  const Cluster cluster = parse_cluster("1x1").value();
+  Plan plan = vanilla_plan(config.name, config.num_experts, config.moe_layers, cluster);
+  plan.strategy = "c2r";
+  for (LayerPlan& layer : plan.layers) {
+    layer.partners_of_expert.resize(static_cast<std::size_t>(config.num_experts));
+    for (int e = 0; e < config.num_experts; ++e)
+      for (int other = 0; other < config.num_experts; ++other)
+        if (other != e) layer.partners_of_expert[static_cast<std::size_t>(e)].push_back(ExpertId{other});
+  }
+  const Status status = run_in_process(1, kTimeout, [&](Transport& transport) -> Status {
+    ThreadPool pool(1);
+    const auto engine = Engine::make(folder, plan, cluster, transport, pool, {});
+    EXPECT_FALSE(engine.ok());
+    EXPECT_EQ(engine.error().message,
+              "plan c2r: it holds the gate to partners, and the gate of deepseek_v2_grouped holds itself to "
+              "groups of "
+              "experts");
+    return {};
+  });
+  EXPECT_TRUE(status.ok());
+}
 
 TEST(TheFixtures, AreSoundFolders) {
   for (const auto& entry : std::filesystem::directory_iterator(kFixtures)) {

@@ -17,11 +17,15 @@ struct WeightForm {
   kernels::Numbers numbers = kernels::Numbers::kF32;
 };
 
+// As the checkpoint has its experts, the bulk of it; f32, the largest, where it lacks them. Reads no weight.
+WeightForm form_of(const ModelConfig& config, const Checkpoint& checkpoint, kernels::Numbers numbers);
+
 // Bytes, in the layout that the kernels use.
 struct Footprint {
   std::int64_t experts = 0;
-  std::int64_t dense = 0;  // attention, norms, routers, embedding and head, which every rank holds whole
-  std::int64_t cache = 0;  // keys and values
+  std::int64_t dense =
+      0;  // attention, norms, routers, dense layers, shared experts, head: what every rank holds whole
+  std::int64_t cache = 0;  // keys and values, or latent vectors
   std::int64_t total() const { return experts + dense + cache; }
 };
 

@@ -27,12 +27,19 @@ class Held {
     std::int64_t bytes = bytes_of(dense.final_norm);
     bytes += packed(dense.lm_head.empty() ? dense.embedding : dense.lm_head);
     for (const LayerWeights& layer : dense.layers) {
-      for (const MatrixView* matrix : {&layer.q, &layer.k, &layer.v, &layer.o}) bytes += packed(*matrix);
-      bytes += static_cast<std::int64_t>(
-          kernels::pack(layer.router, {arithmetic_.instructions, kernels::Numbers::kF32}, pool_)
-              .panels.size());
-      for (const auto* norm : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm})
-        bytes += bytes_of(*norm);
+      for (const MatrixView* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.q_down, &layer.kv_down})
+        bytes += packed(*matrix);
+      if (!layer.kv_up.empty()) bytes += unfolded(layer.kv_up);
+      if (!layer.router.empty())
+        bytes += static_cast<std::int64_t>(
+            kernels::pack(layer.router, {arithmetic_.instructions, kernels::Numbers::kF32}, pool_)
+                .panels.size());
+      bytes += packed(layer.shared) + packed(layer.dense);
+      bytes += layer.shared_switch.cols * std::int64_t{sizeof(float)};
+      for (const auto* values : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm,
+                                 &layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.o_bias,
+                                 &layer.q_down_norm, &layer.kv_down_norm, &layer.router_bias})
+        bytes += bytes_of(*values);
     }
     return bytes;
   }
@@ -42,17 +49,34 @@ class Held {
       const auto hosted = plan.layers[m].experts_on(device);
       const auto experts =
           load_experts(config_, checkpoint_, MoeOrdinal(static_cast<std::int32_t>(m)), hosted).value();
-      for (const ExpertWeights& expert : experts) {
-        const FfnWeights& ffn = expert.ffn;
-        const auto both = kernels::pack_expert(ffn.gate, ffn.up, ffn.down, arithmetic_, pool_);
-        bytes += static_cast<std::int64_t>(both.gate_up.panels.size() + both.down.panels.size());
-      }
+      for (const ExpertWeights& expert : experts) bytes += packed(expert.ffn);
     }
     return bytes;
   }
 
  private:
+  // Each head's part of it: keys, keys transposed, values.
+  std::int64_t unfolded(const MatrixView& kv_up) {
+    std::int64_t bytes = 0;
+    const int key = config_.head_dim - config_.rotary_dim;
+    for (const bool transposed : {false, true}) {
+      MatrixView part = kv_up;
+      part.rows = transposed ? kv_up.cols : key;
+      part.cols = transposed ? key : kv_up.cols;
+      part.transposed = transposed;
+      bytes += packed(part);
+    }
+    MatrixView values = kv_up;
+    values.rows = config_.value_head_dim;
+    return (bytes + packed(values)) * config_.num_heads;
+  }
+  std::int64_t packed(const FfnWeights& ffn) {
+    if (ffn.gate.empty()) return 0;
+    const auto both = kernels::pack_expert(ffn.gate, ffn.up, ffn.down, arithmetic_, pool_);
+    return static_cast<std::int64_t>(both.gate_up.panels.size() + both.down.panels.size());
+  }
   std::int64_t packed(const MatrixView& matrix) {
+    if (matrix.empty()) return 0;
     return static_cast<std::int64_t>(kernels::pack(matrix, arithmetic_, pool_).panels.size());
   }
 
@@ -80,6 +104,34 @@ TEST(AFootprint, IsWhatARankHolds) {
         EXPECT_EQ(footprint.cache, 0);
       }
   }
+}
+
+TEST(AFootprint, IsWhatARankHoldsOfEveryArchitecture) {
+  const Cluster cluster = cluster_of("1x2");
+  for (const auto& folder :
+       std::filesystem::directory_iterator(GRACE_SOURCE_DIR "/tests/fixtures/architectures")) {
+    SCOPED_TRACE(folder.path());
+    const ModelConfig config = read_model_config(folder.path()).value();
+    const Checkpoint checkpoint = Checkpoint::open(folder.path()).value();
+    const Plan plan = vanilla_plan(config.name, config.num_experts, config.moe_layers, cluster);
+    for (const kernels::Numbers numbers : {kernels::Numbers::kF32, kernels::Numbers::kInt8}) {
+      Held held(config, checkpoint, numbers);
+      const WeightForm form = form_of(config, checkpoint, numbers);
+      EXPECT_EQ(form.element, Element::kBf16);
+      const Footprint footprint = footprint_of(config, plan, DeviceId(1), 0, form);
+      EXPECT_EQ(footprint.experts, held.experts(plan, DeviceId(1)));
+      EXPECT_EQ(footprint.dense, held.dense());
+    }
+  }
+}
+
+TEST(AFootprint, OfALatentCacheIsOneVectorATokenAndLayer) {
+  const std::filesystem::path folder = GRACE_SOURCE_DIR "/tests/fixtures/architectures/deepseek_v2";
+  const ModelConfig config = read_model_config(folder).value();
+  const Plan plan = vanilla_plan(config.name, config.num_experts, config.moe_layers, cluster_of("1x1"));
+  const WeightForm form{Element::kBf16, kernels::Numbers::kBf16};
+  EXPECT_EQ(footprint_of(config, plan, DeviceId(0), 10, form).cache,
+            10 * 3 * (config.kv_rank + config.rotary_dim) * 2);
 }
 
 TEST(AFootprint, CountsTheCacheOfTheTokensThatAreServed) {
