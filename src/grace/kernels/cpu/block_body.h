@@ -2,7 +2,8 @@
 // target is set, within that file's unnamed namespace: no standard templates here, which would be compiled
 // for that target and shared with everyone.
 //
-// Needs of a Lanes: Vector, kLanes, kRows (of a block with one panel), kMostPanels; zero(), load(f32*),
+// Needs of a Lanes: Vector, kLanes, kRows (of a block with one panel) and
+// kWidenedRows (where weights are widened first), kMostPanels; zero(), load(f32*),
 // store(f32*, Vector), broadcast(f32), multiply_add(a, b, c); widen_even / widen_odd (of kLanes pairs of
 // bf16).
 
@@ -35,7 +36,7 @@ struct F32ByBf16 {
   using Lanes = L;
   using Sum = typename L::Vector;
   static constexpr std::size_t kOperandBytes = 8;
-  static constexpr int kRows = L::kRows;
+  static constexpr int kRows = L::kWidenedRows;
   static Sum zero() { return L::zero(); }
   static void store(float* to, Sum sum) { L::store(to, sum); }
   template <int R, int V>
@@ -65,10 +66,8 @@ void block(const TileCall& call, const std::byte* x, int first_row, const std::b
   constexpr int kColumns = 2 * Lanes::kLanes;
   constexpr std::size_t kVectorBytes = kStepBytes / kPanel * Lanes::kLanes;
   const std::size_t panel_bytes = call.steps * kStepBytes;
-  // The first group fetches what is next; few rows fetch their own panels ahead instead.
-  constexpr std::size_t kAhead = 2 * kChunk * kStepBytes;
   const std::size_t chunks = (call.steps + kChunk - 1) / kChunk;
-  const std::size_t next_per_chunk = P == 1 ? (call.next_bytes / 64 + chunks - 1) / chunks * 64 : 0;
+  const std::size_t next_per_chunk = (call.next_bytes / 64 + chunks - 1) / chunks * 64;
   for (int first = 0; first < kPanel; first += kColumns) {
     typename Product::Sum sums[R][kVectors];
     for (int r = 0; r < R; ++r)
@@ -81,13 +80,7 @@ void block(const TileCall& call, const std::byte* x, int first_row, const std::b
     const std::byte* row = x;
     const std::byte* next = first == 0 ? call.next : nullptr;
     for (std::size_t s = 0; s < call.steps; s += kChunk) {
-      if (P > 1) {
-        for (int v = 0; v < kVectors; v += 2)
-          for (std::size_t i = 0; i < kChunk; ++i) {
-            __builtin_prefetch(w[v] + kAhead + i * kStepBytes);
-            __builtin_prefetch(w[v] + kAhead + i * kStepBytes + 64);
-          }
-      } else if (next != nullptr) {
+      if (next != nullptr) {
         for (std::size_t i = 0; i < next_per_chunk; i += 64) __builtin_prefetch(next + i, 0, 2);
         next += next_per_chunk;
       }
@@ -130,6 +123,13 @@ void panels_of(const TileCall& call, int first_row, int rows, int panel) {
   if constexpr (P > 1) panels_of<Product, P / 2>(call, first_row, rows, panel);
 }
 
+template <class Product>
+int panels_for(int rows) {
+  int panels = Product::Lanes::kMostPanels;
+  while (panels > 1 && rows > Product::kRows / panels) panels /= 2;
+  return panels;
+}
+
 // Rows in blocks of nearly one size.
 template <class Product>
 void run_tile(const TileCall& call) {
@@ -137,23 +137,17 @@ void run_tile(const TileCall& call) {
   for (int b = 0; b < blocks; ++b) {
     const int first = call.rows * b / blocks;
     TileCall part = call;
-    if (call.next != nullptr) {  // each block fetches its share
-      const std::size_t begin =
-          call.next_bytes * static_cast<std::size_t>(b) / static_cast<std::size_t>(blocks);
-      const std::size_t end =
-          call.next_bytes * static_cast<std::size_t>(b + 1) / static_cast<std::size_t>(blocks);
-      part.next = call.next + begin;
-      part.next_bytes = end - begin;
+    // Several panels at once are streams that the processor follows by itself; one is slower than memory, and
+    // each block fetches its share of the next.
+    part.next_bytes = 0;
+    part.next = nullptr;
+    if (call.next != nullptr && panels_for<Product>(call.rows) == 1) {
+      const auto parts = static_cast<std::size_t>(blocks), i = static_cast<std::size_t>(b);
+      part.next = call.next + call.next_bytes * i / parts;
+      part.next_bytes = call.next_bytes * (i + 1) / parts - call.next_bytes * i / parts;
     }
     panels_of<Product, Product::Lanes::kMostPanels>(part, first, call.rows * (b + 1) / blocks - first, 0);
   }
-}
-
-template <class Product>
-int panels_for(int rows) {
-  int panels = Product::Lanes::kMostPanels;
-  while (panels > 1 && rows > Product::kRows / panels) panels /= 2;
-  return panels;
 }
 
 template <class Product>

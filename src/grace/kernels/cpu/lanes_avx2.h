@@ -3,6 +3,7 @@ struct Avx2Lanes {
   using Vector = __m256;
   static constexpr int kLanes = 8;
   static constexpr int kRows = 6;  // x 2 vectors of sums, 2 of weights and 1 of x are 15 of the 16 registers
+  static constexpr int kWidenedRows = 5;  // 4 of weights
   static constexpr int kMostPanels = 1;
 
   static Vector zero() { return _mm256_setzero_ps(); }

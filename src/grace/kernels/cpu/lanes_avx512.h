@@ -3,6 +3,7 @@ struct Avx512Lanes {
   using Vector = __m512;
   static constexpr int kLanes = 16;
   static constexpr int kRows = 12;  // x 2 vectors of sums: 24 chains hide the latency, and leave 8 registers
+  static constexpr int kWidenedRows = 12;
   static constexpr int kMostPanels = 4;
 
   static Vector zero() { return _mm512_setzero_ps(); }

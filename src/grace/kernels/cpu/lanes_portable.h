@@ -13,6 +13,7 @@ struct PortableLanes {
   using Whole = std::int32_t __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
   static constexpr int kRows = 4;  // x 2 vectors of sums fit sixteen registers
+  static constexpr int kWidenedRows = 3;
   static constexpr int kMostPanels = 1;
 
   static Vector zero() { return Vector{}; }

@@ -1,19 +1,25 @@
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "grace/base/bf16.h"
 #include "grace/base/check.h"
 #include "grace/base/f16.h"
+#include "grace/kernels/cpu/tile.h"
 #include "grace/kernels/packed.h"
 
 namespace grace::kernels {
 namespace {
 
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kLine = 64, kHugePage = std::size_t{2} << 20;
 constexpr int kHalfPanel = 16;
 
 std::size_t panels_of(int out) { return (static_cast<std::size_t>(out) + kPanel - 1) / kPanel; }
@@ -62,41 +68,46 @@ void read_row(const MatrixView& m, int row, std::span<float> to) {
   for (int c = 0; c < m.cols; ++c) to[static_cast<std::size_t>(c)] = value_at(m, first + c * step);
 }
 
-// One output column of a packed matrix, out of a row of f32 [depth].
-void write_column(PackedMatrix& packed, std::size_t column, std::span<const float> row) {
-  const std::size_t group = group_of(packed.storage);
-  const std::size_t depth = row.size();
-  const std::size_t width = bytes_of(packed.storage);
-  std::byte* panel = packed.panels.data() + column / kPanel * depth * kPanel * width;
-  std::byte* to = panel + column % kPanel * group * width;
-  const std::size_t step = kPanel * group * width;
-  switch (packed.storage) {
-    case Storage::kF32:
-      for (std::size_t k = 0; k < depth; ++k, to += step) std::memcpy(to, &row[k], sizeof(float));
-      return;
-    case Storage::kBf16:
-      for (std::size_t k = 0; k < depth; k += 2, to += step) {
-        const std::uint32_t pair = bf16_of_f32(row[k]) | std::uint32_t{bf16_of_f32(row[k + 1])} << 16;
-        std::memcpy(to, &pair, sizeof pair);
-      }
-      return;
-    case Storage::kInt8:
-      break;
-  }
-  float largest = 0;
-  for (const float value : row) largest = std::max(largest, std::abs(value));
-  const float scale = largest / 127.0F;
+// A panel is made of words of four bytes: one f32, two bf16, four int8. words: a column's, [units].
+void quantise(std::span<const float> row, std::span<std::uint32_t> words, float& scale,
+              std::int32_t& offset) {
+  std::int32_t bits = 0;
+  for (const float value : row) bits = std::max(bits, std::bit_cast<std::int32_t>(value) & 0x7fffffff);
+  const auto largest = std::bit_cast<float>(bits);
   const float inverse = largest > 0 ? 127.0F / largest : 0.0F;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to nearest even into the last byte
+  auto* bytes = reinterpret_cast<std::int8_t*>(words.data());
   std::int32_t sum = 0;
-  for (std::size_t k = 0; k < depth; k += 4, to += step) {
-    for (std::size_t i = 0; i < 4; ++i) {
-      const auto value = static_cast<std::int8_t>(std::lrint(row[k + i] * inverse));
-      sum += value;
-      std::memcpy(to + i, &value, 1);
+  for (std::size_t k = 0; k < row.size(); ++k) {
+    bytes[k] = static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(row[k] * inverse + kRound));
+    sum += bytes[k];
+  }
+  scale = largest / 127.0F;
+  offset = 128 * sum;
+}
+
+// The source of one column of a panel, word after word; those from `count` on are zero.
+struct ColumnWords {
+  const std::byte* data = nullptr;
+  std::size_t count = 0;
+};
+
+// Transposes the words of a panel's columns: [kPanel][units] to [units][kPanel], a block at a time so that
+// what is written stays in the first cache.
+void transpose(std::span<const ColumnWords> columns, std::size_t units, std::byte* panel) {
+  constexpr std::size_t kBlock = 16;
+  for (std::size_t first = 0; first < units; first += kBlock) {
+    const std::size_t last = std::min(first + kBlock, units);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const ColumnWords& column = columns[c];
+      std::byte* to = panel + (first * kPanel + c) * sizeof(std::uint32_t);
+      const std::byte* from = column.data + first * sizeof(std::uint32_t);
+      std::size_t u = first;
+      for (; u < std::min(last, column.count); ++u, to += kStepBytes, from += sizeof(std::uint32_t))
+        std::memcpy(to, from, sizeof(std::uint32_t));
+      for (; u < last; ++u, to += kStepBytes) std::memset(to, 0, sizeof(std::uint32_t));
     }
   }
-  packed.scales[column] = scale;
-  packed.offsets[column] = 128 * sum;
 }
 
 // Which matrix and which of its rows a column is; gate and up take turns by half panels.
@@ -119,14 +130,36 @@ PackedMatrix pack_columns(int out, int in, Storage storage, const Arithmetic& ar
     packed.scales.assign(panels * kPanel, 0);
     packed.offsets.assign(panels * kPanel, 0);
   }
-  const std::size_t depth = packed_depth(in, storage);
+  const std::size_t depth = packed_depth(in, storage), units = depth / group_of(storage);
   const auto one = [&](std::size_t panel, int) {
-    std::vector<float> row(depth);
-    for (std::size_t c = panel * kPanel; c < (panel + 1) * kPanel; ++c) {
-      const Column column = column_at(static_cast<int>(c));
-      read_row(*column.matrix, column.row, row);
-      write_column(packed, c, row);
+    std::vector<float> row;
+    std::vector<std::uint32_t> words;
+    std::array<ColumnWords, kPanel> columns;
+    for (std::size_t c = 0; c < kPanel; ++c) {
+      const Column column = column_at(static_cast<int>(panel * kPanel + c));
+      const MatrixView& matrix = *column.matrix;
+      if (column.row >= matrix.rows) continue;
+      const std::size_t width = grace::bytes_of(matrix.element);
+      const bool as_it_is = matrix.element == (storage == Storage::kF32 ? Element::kF32 : Element::kBf16) &&
+                            storage != Storage::kInt8 && !matrix.transposed &&
+                            static_cast<std::size_t>(in) % group_of(storage) == 0;
+      if (as_it_is) {
+        columns[c] = {matrix.data + column.row * matrix.stride * static_cast<std::int64_t>(width),
+                      static_cast<std::size_t>(in) / group_of(storage)};
+        continue;
+      }
+      if (row.empty()) row.resize(depth);
+      if (words.empty()) words.resize(kPanel * units);
+      read_row(matrix, column.row, row);
+      const auto own = std::span(words).subspan(c * units, units);
+      if (storage == Storage::kF32) std::memcpy(own.data(), row.data(), depth * sizeof(float));
+      for (std::size_t u = 0; u < units && storage == Storage::kBf16; ++u)
+        own[u] = bf16_of_f32(row[2 * u]) | std::uint32_t{bf16_of_f32(row[2 * u + 1])} << 16;
+      if (storage == Storage::kInt8)
+        quantise(row, own, packed.scales[panel * kPanel + c], packed.offsets[panel * kPanel + c]);
+      columns[c] = {std::as_bytes(own).data(), units};
     }
+    transpose(columns, units, packed.panels.data() + panel * units * kStepBytes);
   };
   if (pool != nullptr) {
     pool->for_each(panels, one);
@@ -140,8 +173,13 @@ PackedMatrix pack_columns(int out, int in, Storage storage, const Arithmetic& ar
 
 Bytes::Bytes(std::size_t size) : size_(size) {
   if (size == 0) return;
-  void* memory = std::aligned_alloc(kLine, (size + kLine - 1) / kLine * kLine);
+  const std::size_t boundary = size >= kHugePage ? kHugePage : kLine;
+  void* memory = std::aligned_alloc(boundary, (size + boundary - 1) / boundary * boundary);
   if (memory == nullptr) throw std::bad_alloc();
+#if defined(__linux__)
+  // Fewer and cheaper faults when it is first written; the last, partial one stays small pages.
+  if (size >= kHugePage) ::madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
   owned_.reset(static_cast<std::byte*>(memory));
   data_ = owned_.get();
 }
