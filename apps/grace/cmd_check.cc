@@ -1,5 +1,6 @@
 // grace check: what is wrong with a trace, plan, cluster or model folder, if anything.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <optional>
@@ -42,12 +43,17 @@ Finding check_container(const std::filesystem::path& path) {
 }
 
 Finding check_plan(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
-  const Result<Plan> plan = read_plan(path);
+  Result<Plan> plan = read_plan(path);
   if (!plan.ok()) return finding_of("plan", plan);
   Finding sound{"plan", {}, {}};
   if (plan.value().is_lossy())
     sound.notes.push_back("lossy: the gate is held to partners, and the text changes");
   if (!model) return sound;
+  const Cluster devices = parse_cluster("1x" + std::to_string(plan.value().num_devices())).value();
+  const std::vector<int> added = cover_layers(plan.value(), model->moe_layers, devices);
+  if (!added.empty())
+    sound.notes.push_back(
+        fmt::format("lacks decoder layers {}: placed as by vanilla", fmt::join(added, ", ")));
   Status fits = check_fits(plan.value(), model->num_experts, model->moe_layers, model->name);
   if (fits.ok()) fits = check_partners(plan.value(), model->experts_per_token);
   if (fits.ok()) {

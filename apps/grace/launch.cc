@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +72,14 @@ Result<int> run_under_mpirun(const RanksWanted& wanted, const Context& context) 
   return supervise(mpirun_words(wanted, scratch.path(), context), options);
 }
 
+// Whether what this process says is said once: the process that the user started, or of those that the user's
+// own mpirun started the first.
+bool speaks_for_job() {
+  if (!inside_mpi()) return true;
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return std::getenv(kSupervisedVariable) == nullptr && rank != nullptr && std::string_view(rank) == "0";
+}
+
 }  // namespace
 
 EngineOptions engine_options(const Job& job) {
@@ -120,7 +129,13 @@ Status prepare_ranks(const EngineFlags& flags, Job& job) {
 
 Result<Plan> read_plan_for(const std::string& path, const Job& job) {
   Plan plan = GRACE_TRY(read_plan(path));
+  std::vector<int> added;
+  if (plan.num_devices() == job.cluster.num_devices())
+    added = cover_layers(plan, job.config.moe_layers, job.cluster);
   GRACE_TRY(check_fits(plan, job.config.num_experts, job.config.moe_layers, job.config.name));
+  if (!added.empty() && speaks_for_job())
+    fmt::print(stderr, "grace: warning: {}: it lacks decoder layers {}: placed as by vanilla\n", path,
+               fmt::join(added, ", "));
   if (const Status enough = check_partners(plan, job.config.experts_per_token); !enough.ok())
     return invalid_input(fmt::format("{}: {}", path, enough.error().message));
   const std::vector<std::string> faults = violations(plan, job.cluster);

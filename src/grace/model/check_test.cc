@@ -15,6 +15,9 @@ TEST(ACheckedModel, IsFineWhenItIs) {
     EXPECT_THAT(check_model(std::filesystem::path(GRACE_SOURCE_DIR "/tests/fixtures/olmoe") / name),
                 IsEmpty());
   }
+  for (const auto& folder :
+       std::filesystem::directory_iterator(GRACE_SOURCE_DIR "/tests/fixtures/architectures"))
+    EXPECT_THAT(check_model(folder.path()), IsEmpty()) << folder.path();
   EXPECT_THAT(check_model(TestModel().write("fine")), IsEmpty());
 }
 

@@ -165,14 +165,19 @@ TEST(AConfig, SurvivesAnyValueInAnyField) {
                                     {1, 2},
                                     Json::object(),
                                     {{"rope_theta", -1}}};
-  const Json config = read_json(kFixtures / "f16_shards" / "config.json").value();
-  for (const auto& [key, unused] : config.items()) {
-    for (const Json& value : values) {
-      Json changed = config;
-      changed[key] = value;
-      const auto read = parse_model_config(changed.dump(), "c");
-      if (!read.ok()) {
-        EXPECT_THAT(read.error().message, testing::StartsWith("c: "));
+  std::vector<Json> configs = {read_json(kFixtures / "f16_shards" / "config.json").value()};
+  for (const auto& folder :
+       std::filesystem::directory_iterator(GRACE_SOURCE_DIR "/tests/fixtures/architectures"))
+    configs.push_back(read_json(folder.path() / "config.json").value());
+  for (const Json& config : configs) {
+    for (const auto& [key, unused] : config.items()) {
+      for (const Json& value : values) {
+        Json changed = config;
+        changed[key] = value;
+        const auto read = parse_model_config(changed.dump(), "c");
+        if (!read.ok()) {
+          EXPECT_THAT(read.error().message, testing::StartsWith("c: "));
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "grace/base/check.h"
@@ -72,6 +73,19 @@ Plan vanilla_plan(std::string model, int num_experts, std::vector<int> decoder_l
   plan.strategy = "vanilla";
   plan.layers.assign(plan.decoder_layers.size(), layer);
   return plan;
+}
+
+std::vector<int> cover_layers(Plan& plan, const std::vector<int>& decoder_layers, const Cluster& cluster) {
+  GRACE_CHECK(plan.num_devices() == cluster.num_devices(), "a plan for another number of devices");
+  std::vector<int> lacking;
+  std::ranges::set_difference(decoder_layers, plan.decoder_layers, std::back_inserter(lacking));
+  const Plan vanilla = vanilla_plan(plan.model, plan.num_experts, lacking, cluster);
+  for (std::size_t i = 0; i < lacking.size(); ++i) {
+    const auto at = std::ranges::lower_bound(plan.decoder_layers, lacking[i]) - plan.decoder_layers.begin();
+    plan.decoder_layers.insert(plan.decoder_layers.begin() + at, lacking[i]);
+    plan.layers.insert(plan.layers.begin() + at, vanilla.layers[i]);
+  }
+  return lacking;
 }
 
 Status check_fits(const Plan& plan, int num_experts, const std::vector<int>& decoder_layers,

@@ -77,6 +77,10 @@ Result<Plan> read_plan(const std::filesystem::path& path);
 Result<Plan> parse_plan(std::string_view text, std::string_view place);
 Status write_plan(const std::filesystem::path& path, const Plan& plan);
 
+// Gives the plan those of the decoder layers that it lacks, each placed as vanilla_plan does. Returns them, ascending. What the plan has stays, also where it
+// does not fit. REQUIRES: decoder_layers are ascending; the plan is sound and for as many devices as the cluster has.
+std::vector<int> cover_layers(Plan& plan, const std::vector<int>& decoder_layers, const Cluster& cluster);
+
 // Errors: invalid_input when the plan is for another number of experts or MoE layers, or other decoder layers. `what` names the model in the message.
 Status check_fits(const Plan& plan, int num_experts, const std::vector<int>& decoder_layers, std::string_view what);
 

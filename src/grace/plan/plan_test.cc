@@ -436,6 +436,22 @@ TEST(APlanFile, OfTheCorpusIsReadOrRefusedInOneLine) {
 
 TEST(APlanForAModel, FitsItsOwn) { EXPECT_TRUE(check_fits(small_plan(), 4, {1, 2}, "toy").ok()); }
 
+TEST(APlanForAModel, IsGivenTheLayersThatItLacks) {
+  Plan plan = small_plan();
+  const Plan before = plan;
+  const Cluster cluster = parse_cluster("1x" + std::to_string(plan.num_devices())).value();
+  EXPECT_THAT(cover_layers(plan, {1, 2}, cluster), testing::IsEmpty());
+  EXPECT_EQ(plan, before);
+  EXPECT_THAT(cover_layers(plan, {0, 1, 2, 5}, cluster), testing::ElementsAre(0, 5));
+  EXPECT_THAT(plan.decoder_layers, testing::ElementsAre(0, 1, 2, 5));
+  EXPECT_EQ(plan.layers[1], before.layers[0]);
+  EXPECT_EQ(plan.layers[2], before.layers[1]);
+  const LayerPlan vanilla = vanilla_plan("toy", 4, {5}, cluster).layers[0];
+  EXPECT_EQ(plan.layers[0], vanilla);
+  EXPECT_EQ(plan.layers[3], vanilla);
+  EXPECT_THAT(violations(plan), testing::IsEmpty());
+}
+
 TEST(APlanForAModel, IsRefusedByAnother) {
   const auto error = [](int num_experts, const std::vector<int>& decoder_layers) {
     const Status status = check_fits(small_plan(), num_experts, decoder_layers, "other");

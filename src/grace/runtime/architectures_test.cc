@@ -292,12 +292,5 @@ TEST(AnEngine, RefusesAPlanOfPartnersForAGateOfGroups) {
   EXPECT_TRUE(status.ok());
 }
 
-TEST(TheFixtures, AreSoundFolders) {
-  for (const auto& entry : std::filesystem::directory_iterator(kFixtures)) {
-    const std::vector<std::string> problems = check_model(entry.path());
-    EXPECT_TRUE(problems.empty()) << problems[0];
-  }
-}
-
 }  // namespace
 }  // namespace grace
