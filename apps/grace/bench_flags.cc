@@ -40,6 +40,17 @@ void add_workload_flags(CLI::App& command, BenchFlags& flags) {
   command.add_option("--decode", flags.decode, "new tokens of each (default 16)");
 }
 
+void add_kernel_flags(CLI::App& command, BenchFlags& flags) {
+  CLI::Option* kernels = command.get_option_no_throw("--kernels");
+  if (kernels == nullptr) kernels = command.add_option("--kernels", flags.kernels);
+  kernels->expected(0, 1)->description(
+      "without a model and --routing: each kernel against this machine's roofline, at the sizes of --shape "
+      "(default olmoe); auto, amx, avx512-bf16, avx512, avx2 or portable");
+  command.add_option("--tokens", flags.tokens,
+                     "with --kernels: tokens that share a call, as 1,16,512 (default: 1 to 8192 for experts, "
+                     "a few for the rest)");
+}
+
 }  // namespace
 
 void add_bench_flags(CLI::App& command, BenchFlags& flags) {
@@ -48,6 +59,7 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   command.get_option("MODEL")->required(false);
   add_contender_flags(command, flags);
   add_workload_flags(command, flags);
+  add_kernel_flags(command, flags);
   command.add_option("--rounds", flags.rounds, "how often each strategy is run (default 3)");
   command.add_flag("--aligned", flags.aligned,
                    "ranks wait for one another before each exchange, so that its time is its own: for ranks "
@@ -55,6 +67,15 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   command.add_option("--timeline", flags.timeline,
                      "also write what each rank did in the last round of each strategy, for Perfetto");
   add_output_flags(command, flags.output);
+}
+
+bool is_of_kernels(const CLI::App& command, BenchFlags& flags) {
+  const CLI::Option* kernels = command.get_option("--kernels");
+  if (kernels->count() == 0 || !flags.engine.model.empty() || !flags.routing.empty()) return false;
+  const std::vector<std::string>& words = kernels->results();
+  constexpr const char* kNoValue = "{}";  // as the parser says it
+  flags.kernels = words.empty() || words.front() == kNoValue ? "" : words.front();
+  return true;
 }
 
 Status check_bench_flags(const BenchFlags& flags) {

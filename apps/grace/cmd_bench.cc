@@ -6,6 +6,7 @@
 #include "bench_views.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
+#include "kernel_bench.h"
 #include "run_timeline.h"
 
 namespace grace::app {
@@ -39,9 +40,14 @@ void add_bench(CLI::App& app, Context& context) {
       "Examples:\n  grace bench models/demo --text models/demo/heldout/judge/en.txt --cluster 2x2 "
       "--strategies vanilla,padded,allgather,grace,joint --html out/bench.html\n"
       "  grace bench --shape deepseek-v2-lite --routing deepseek.trace --cluster 2x2 --strategies "
-      "vanilla,grace,joint --slots grace --aligned --timeline out/bench.trace.json");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return bench(*flags, context); }; });
+      "vanilla,grace,joint --slots grace --aligned --timeline out/bench.trace.json\n"
+      "  grace bench --kernels --shape olmoe --dtype bf16 --threads 2");
+  command->callback([flags, command, &context] {
+    const bool of_kernels = is_of_kernels(*command, *flags);
+    context.action = [flags, of_kernels, &context] {
+      return of_kernels ? bench_kernels(*flags, context) : bench(*flags, context);
+    };
+  });
 }
 
 }  // namespace grace::app

@@ -17,17 +17,6 @@
 namespace grace::app {
 namespace {
 
-// What the kernel could give without paging, in bytes; nothing where it does not say.
-std::optional<double> available_bytes() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);)
-    if (double kib = 0; line.starts_with("MemAvailable:")) {
-      kib = std::strtod(line.c_str() + line.find(':') + 1, nullptr);
-      if (kib > 0) return kib * 1024;
-    }
-  return std::nullopt;
-}
-
 // The ranks of this machine: all, or with several machines those of the node that this process is of. The one
 // that starts mpirun over several machines may hold none.
 std::vector<DeviceId> ranks_here(const Job& job) {
@@ -43,6 +32,16 @@ std::vector<DeviceId> ranks_here(const Job& job) {
 }
 
 }  // namespace
+
+std::optional<double> available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (double kib = 0; line.starts_with("MemAvailable:")) {
+      kib = std::strtod(line.c_str() + line.find(':') + 1, nullptr);
+      if (kib > 0) return kib * 1024;
+    }
+  return std::nullopt;
+}
 
 Status check_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens) {
   const auto needs_of = [&](DeviceId d) { return footprint_of(job.config, plan, d, cached_tokens); };

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "grace/base/result.h"
 #include "grace/plan/plan.h"
 #include "launch.h"
 
 namespace grace::app {
+
+// What this machine could give without paging; nothing where it does not say.
+std::optional<double> available_bytes();
 
 // Reads no weight. A device's memory_bytes, which are for experts, bound its experts; the ranks that run on
 // this machine must fit into what it has available, all of them together, each with the keys and values of
