@@ -246,7 +246,8 @@ Result<Value> indent(Interpreter& in, const Value& input, const Bound& bound) {
   const std::string text = GRACE_TRY(to_text(input));
   const std::vector<std::string> lines = split_lines(text + "\n");
   GRACE_TRY(in.spend(lines.size() * (indention.size() + sizeof(std::string))));
-  std::string out = truth_of(bound[1], false) ? indention : "";
+  std::string out;
+  if (truth_of(bound[1], false)) out = indention;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
     if (i > 0 && (blank || !lines[i].empty())) out += indention;
@@ -261,7 +262,7 @@ Result<Value> tojson(Interpreter& in, const Value& input, const Bound& bound) {
   style.sort_keys = truth_of(bound[3], false);
   if (bound[1].has_value() && !bound[1]->is_none()) {
     style.has_indent = true;
-    style.item_separator = ",";
+    style.item_separator.assign(1, ',');
     if (!bound[1]->is_whole() && !bound[1]->is_string()) return no_use("tojson", *bound[1]);
     const std::int64_t width = bound[1]->is_whole() ? std::clamp<std::int64_t>(bound[1]->whole(), 0, 64) : 0;
     style.indent =
@@ -281,7 +282,8 @@ Result<Value> tojson(Interpreter& in, const Value& input, const Bound& bound) {
 std::optional<std::int64_t> whole_of_text(std::string_view text) {
   const std::string bare = strip(text, std::nullopt, true, true);
   const std::size_t sign = bare.starts_with('-') || bare.starts_with('+') ? 1 : 0;
-  std::string digits(bare.starts_with('-') ? "-" : "");
+  std::string digits;
+  if (bare.starts_with('-')) digits.push_back('-');
   for (std::size_t i = sign; i < bare.size(); ++i) {
     const bool joins = bare[i] == '_' && i > sign && bare[i - 1] != '_' && i + 1 < bare.size();
     if (!joins) digits.push_back(bare[i]);
@@ -294,7 +296,7 @@ std::optional<std::int64_t> whole_of_text(std::string_view text) {
 
 std::optional<double> real_of_text(std::string_view text) {
   std::string bare = lower(strip(text, std::nullopt, true, true));
-  if (bare.starts_with('+')) bare.erase(0, 1);
+  if (bare.starts_with('+')) bare = bare.substr(1);
   if (bare.empty() || bare.find_first_of("xp") != std::string::npos) return std::nullopt;
   double value = 0;
   const auto [end, error] = std::from_chars(bare.data(), bare.data() + bare.size(), value);
@@ -351,7 +353,8 @@ Result<Value> absolute(Interpreter& in, const Value& input, const Bound&) {
 // To even, as Python rounds.
 Result<Value> rounded(Interpreter&, const Value& input, const Bound& bound) {
   if (!input.is_number()) return no_use("round", input);
-  const std::string method = bound[1].has_value() ? GRACE_TRY(to_text(*bound[1])) : "common";
+  std::string method = "common";
+  if (bound[1].has_value()) method = GRACE_TRY(to_text(*bound[1]));
   if (whole_of(bound[0], 0) != 0) return unsupported("filter `round` with a precision");
   const double value = input.number();
   if (method == "ceil") return Value::of(std::ceil(value));

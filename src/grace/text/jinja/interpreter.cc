@@ -9,7 +9,7 @@ namespace grace::jinja {
 
 namespace {
 
-constexpr std::size_t kMostSpent = std::size_t{1} << 28;  // seconds, and a quarter of a gigabyte
+constexpr std::size_t kMostSpent = std::size_t{1} << 27;  // seconds, and a few hundred megabytes
 constexpr int kMaxRunDepth = 500;                         // a stack of a few MB
 
 constexpr std::array<std::string_view, 5> kGlobals = {"range", "dict", "namespace", "raise_exception",

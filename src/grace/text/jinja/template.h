@@ -25,7 +25,7 @@ class Template {
   ~Template();
 
   // What it makes of `variables`, name by name; `now` is for strftime_now. Errors: as above; the message of
-  // raise_exception as invalid_input; unsupported for a run that takes more than 2^28 steps and bytes.
+  // raise_exception as invalid_input; unsupported for a run that takes more than 2^27 steps and bytes.
   Result<std::string> render(const std::map<std::string, Json>& variables, const std::tm& now) const;
 
  private:
