@@ -1,6 +1,7 @@
 // The kernels of a layer at the sizes of a shape, with random weights: what `grace bench --kernels` measures.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -65,8 +66,11 @@ KernelGroup attention_group(const KernelOptions& options, ThreadPool& pool);
 
 // More than any last cache that we know: so much lies between two uses of a copy.
 inline constexpr std::size_t kColdBytes = std::size_t{256} << 20;
-// Copies of something of `bytes`.
-inline std::size_t cold_copies(std::size_t bytes) { return (kColdBytes + bytes - 1) / bytes; }
+// Copies of something of `bytes`; what is tiny has fewer.
+inline std::size_t cold_copies(std::size_t bytes) {
+  constexpr std::size_t kMost = 4096;
+  return std::min(kMost, (kColdBytes + bytes - 1) / bytes);
+}
 
 // Random bf16 numbers of a size that keeps sums over `depth` of them near one; the same at any thread count.
 std::vector<std::uint16_t> random_bf16(std::size_t count, int depth, std::uint64_t seed, ThreadPool& pool);
