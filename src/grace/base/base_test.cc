@@ -42,6 +42,18 @@ TEST(AnRng, StaysBelowItsBoundAndReachesEveryValue) {
   for (int count : seen) EXPECT_NEAR(count, 1000, 200);
 }
 
+TEST(AThreadPool, RunsManyShortRoundsOneBehindTheOther) {
+  for (const int threads : {1, 2, 3, 9}) {
+    ThreadPool pool(threads);
+    std::vector<int> counts(5, 0);
+    for (int round = 0; round < 2000; ++round) {
+      pool.for_each(counts.size(), [&](std::size_t item, int) { ++counts[item]; });
+      if (round % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // until they sleep
+    }
+    for (const int count : counts) EXPECT_EQ(count, 2000);
+  }
+}
+
 TEST(AThreadPool, RunsEachItemOnce) {
   for (int threads : {1, 2, 5}) {
     ThreadPool pool(threads);

@@ -1,6 +1,7 @@
 // The threads of one rank: a fixed pool that runs the parts of one loop at a time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -30,18 +31,22 @@ class ThreadPool {
 
  private:
   void work(int thread);
+  void await_round(std::uint64_t seen);
   void take_items(int thread);
 
-  std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable start_;
-  std::condition_variable done_;
+  // Rounds with work: a round's body, count and items stay until no worker is busy with it.
   const std::function<void(std::size_t, int)>* body_ = nullptr;
   std::size_t count_ = 0;
-  std::size_t next_ = 0;
-  std::size_t busy_ = 0;
-  std::uint64_t round_ = 0;
-  bool stop_ = false;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<int> busy_ = 0;
+  std::atomic<std::uint64_t> round_ = 0;
+  std::atomic<bool> stop_ = false;
+
+  int spins_;  // before a thread sleeps; none where there are fewer processors than threads
+  std::atomic<int> sleepers_ = 0;
+  std::mutex mutex_;
+  std::condition_variable start_, done_;
+  std::vector<std::thread> workers_;
 };
 
 }  // namespace grace
