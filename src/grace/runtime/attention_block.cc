@@ -5,17 +5,6 @@
 
 namespace grace {
 
-std::vector<SequenceRows> sequences_of(const BatchRows& rows) {
-  std::vector<SequenceRows> all;
-  std::size_t first = 0;
-  for (std::size_t s = 0; s < rows.sequences.size(); ++s) {
-    const auto count = static_cast<std::size_t>(rows.num_new[s]);
-    all.push_back({rows.sequences[s], first, count});
-    first += count;
-  }
-  return all;
-}
-
 std::unique_ptr<AttentionBlock> make_attention(const RankContext& context, const Checkpoint& checkpoint,
                                                LayerWeights& weights) {
   if (context.config.attention == AttentionKind::kLatent)

@@ -10,34 +10,20 @@
 #include "grace/model/model.h"
 #include "grace/runtime/context.h"
 #include "grace/runtime/kv_cache.h"
+#include "grace/runtime/scratch.h"
 
 namespace grace {
-
-// The new tokens of some sequences: sequence after sequence.
-struct BatchRows {
-  std::span<const int> sequences;
-  std::span<const int> num_new;  // [sequences]
-  const kernels::Rotations& turns;
-};
 
 // What one sequence's tokens of a step are in [T]: [first, first + count).
 struct SequenceRows {
   int sequence = 0;
   std::size_t first = 0, count = 0;
 };
-std::vector<SequenceRows> sequences_of(const BatchRows& rows);
 
-// Memory of one purpose that only grows: what is asked for again is not allocated again.
-class Scratch {
- public:
-  // Not initialised. Valid until it is asked for more.
-  std::span<float> take(std::size_t size) {
-    if (values_.size() < size) values_.resize(size);
-    return {values_.data(), size};
-  }
-
- private:
-  std::vector<float> values_;
+// The new tokens of some sequences: sequence after sequence.
+struct BatchRows {
+  std::span<const SequenceRows> sequences;
+  const kernels::Rotations& turns;
 };
 
 // What the layers of an engine share. Thread-compatible.
@@ -48,6 +34,7 @@ struct AttentionMemory {
   // Of latent attention: queries and results in the latent space, or keys and values out of it.
   Scratch latent_q = {}, latent_out = {}, keys = {}, values = {};
   std::vector<const std::byte*> key_blocks = {}, value_blocks = {};
+  std::vector<SequenceRows> singles = {};
   struct Worker {
     Scratch from, to;
   };

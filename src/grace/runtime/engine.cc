@@ -63,10 +63,11 @@ class CpuEngine final : public Engine {
         choose_(options.choose),
         record_trace_(options.record_trace) {}
   Status load_weights(const Plan& plan);
-  std::vector<std::int32_t> check_input(const StepInput& input) const;
-  Choices chosen_for(MoeOrdinal layer, const StepInput& input, std::span<const std::int32_t> positions) const;
+  void take_input(const StepInput& input);
+  Status run_layers(std::span<float> h);
+  void choose_for(MoeOrdinal layer, Choices& choices) const;
   void compute_logits(const StepInput& input, bool all_logits, std::span<const float> h,
-                      std::vector<float>& logits) const;
+                      std::vector<float>& logits);
 
   ModelConfig config_;
   Checkpoint checkpoint_;
@@ -80,6 +81,11 @@ class CpuEngine final : public Engine {
   kernels::PackedMatrix lm_head_;
   kernels::RotaryTable rotary_;
   kernels::Rotations turns_;
+  // Of the present step.
+  std::vector<SequenceRows> sequences_;
+  std::vector<std::int32_t> positions_;
+  Scratch h_, last_;
+  std::vector<Choices> choices_;  // [M]; of the last layer alone where no trace is recorded
   AttentionMemory memory_;
   std::vector<LayerCounters> counters_;
   decltype(EngineOptions::choose) choose_;
@@ -130,11 +136,12 @@ void CpuEngine::reset(int num_sequences) {
     if (layer.moe) layer.moe->reset(context_);
 }
 
-// The positions of the new tokens, after checking that they can be run.
-std::vector<std::int32_t> CpuEngine::check_input(const StepInput& input) const {
+// What of the input its layers need, after checking that it can be run.
+void CpuEngine::take_input(const StepInput& input) {
   GRACE_CHECK(input.num_new.size() == input.sequences.size(), "num_new is not [sequences]");
   std::vector<char> seen(static_cast<std::size_t>(memory_.cache.num_sequences()), 0);
-  std::vector<std::int32_t> positions;
+  positions_.clear();
+  sequences_.clear();
   for (std::size_t s = 0; s < input.sequences.size(); ++s) {
     const int sequence = input.sequences[s];
     GRACE_CHECK(sequence >= 0 && sequence < memory_.cache.num_sequences(),
@@ -144,25 +151,34 @@ std::vector<std::int32_t> CpuEngine::check_input(const StepInput& input) const {
     GRACE_CHECK(input.num_new[s] >= 1, "a sequence without new tokens");
     const int length = memory_.cache.length(sequence);
     GRACE_CHECK(length + input.num_new[s] <= config_.max_positions, "more positions than the model has");
-    for (int i = 0; i < input.num_new[s]; ++i) positions.push_back(length + i);
+    sequences_.push_back({sequence, positions_.size(), static_cast<std::size_t>(input.num_new[s])});
+    for (int i = 0; i < input.num_new[s]; ++i) positions_.push_back(length + i);
   }
-  GRACE_CHECK(positions.size() == input.token_ids.size(), "token_ids are not as many as num_new says");
+  GRACE_CHECK(positions_.size() == input.token_ids.size(), "token_ids are not as many as num_new says");
   for (const std::int32_t id : input.token_ids)
     GRACE_CHECK(id >= 0 && id < config_.vocab_size, "a token id outside the vocabulary");
-  return positions;
+  kernels::turn_to(positions_, rotary_, turns_);
 }
 
 Status CpuEngine::step(const StepInput& input, bool all_logits, std::vector<float>& logits) {
-  const std::vector<std::int32_t> positions = check_input(input);
+  take_input(input);
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  std::vector<float> h(input.token_ids.size() * hidden);
+  const std::span<float> h = h_.take(input.token_ids.size() * hidden);
   for (std::size_t t = 0; t < input.token_ids.size(); ++t)
-    read_row(embedding_, input.token_ids[t], std::span(h).subspan(t * hidden, hidden));
-  kernels::turn_to(positions, rotary_, turns_);
-  const BatchRows rows{input.sequences, input.num_new, turns_};
-  std::vector<Choices> choices(config_.moe_layers.size());
-  MoeOrdinal ordinal{0};
+    read_row(embedding_, input.token_ids[t], h.subspan(t * hidden, hidden));
   GRACE_TRY(runner_.begin(input.token_ids.size()));
+  GRACE_TRY(run_layers(h));
+  for (const SequenceRows& rows : sequences_)
+    memory_.cache.advance(rows.sequence, static_cast<int>(rows.count));
+  if (record_trace_) recorder_.record(config_, input, choices_);
+  compute_logits(input, all_logits, h, logits);
+  return {};
+}
+
+Status CpuEngine::run_layers(std::span<float> h) {
+  const BatchRows rows{sequences_, turns_};
+  choices_.resize(record_trace_ ? config_.moe_layers.size() : 1);
+  MoeOrdinal ordinal{0};
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     spans_.set_layer(layer.moe ? ordinal.value : kDenseLayer);
@@ -175,48 +191,36 @@ Status CpuEngine::step(const StepInput& input, bool all_logits, std::vector<floa
       spans_.add(Activity::kDense, attended, now_s());
       continue;
     }
-    Choices& chosen = choices[ordinal.idx()];
-    if (choose_) chosen = chosen_for(ordinal, input, positions);
-    GRACE_TRY(layer.moe->run(context_, runner_, h, counters_[ordinal.idx()], chosen));
-    if (!record_trace_) chosen = {};
+    Choices& choices = choices_[record_trace_ ? ordinal.idx() : 0];
+    choices.experts.clear();
+    if (choose_) choose_for(ordinal, choices);
+    GRACE_TRY(layer.moe->run(context_, runner_, h, counters_[ordinal.idx()], choices));
     ++ordinal.value;
   }
-  for (std::size_t s = 0; s < input.sequences.size(); ++s)
-    memory_.cache.advance(input.sequences[s], input.num_new[s]);
-  if (record_trace_) recorder_.record(config_, input, choices);
-  compute_logits(input, all_logits, h, logits);
   return {};
 }
 
-Choices CpuEngine::chosen_for(MoeOrdinal layer, const StepInput& input,
-                              std::span<const std::int32_t> positions) const {
+void CpuEngine::choose_for(MoeOrdinal layer, Choices& choices) const {
   const auto top = static_cast<std::size_t>(config_.experts_per_token);
-  Choices choices;
-  choices.experts.resize(positions.size() * top);
-  std::size_t token = 0;
-  for (std::size_t s = 0; s < input.sequences.size(); ++s)
-    for (int i = 0; i < input.num_new[s]; ++i, ++token)
-      choose_(layer, input.sequences[s], positions[token],
-              std::span(choices.experts).subspan(token * top, top));
-  return choices;
+  choices.experts.resize(positions_.size() * top);
+  for (const SequenceRows& rows : sequences_)
+    for (std::size_t t = rows.first; t < rows.first + rows.count; ++t)
+      choose_(layer, rows.sequence, positions_[t], std::span(choices.experts).subspan(t * top, top));
 }
 
 void CpuEngine::compute_logits(const StepInput& input, bool all_logits, std::span<const float> h,
-                               std::vector<float>& logits) const {
+                               std::vector<float>& logits) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  std::vector<float> x;
+  const std::span<float> x = last_.take((all_logits ? input.token_ids.size() : sequences_.size()) * hidden);
   if (all_logits) {
-    x.assign(h.begin(), h.end());
+    std::ranges::copy(h, x.begin());
   } else {
-    std::size_t last = 0;
-    for (const int count : input.num_new) {
-      last += static_cast<std::size_t>(count);
-      const auto row = h.subspan((last - 1) * hidden, hidden);
-      x.insert(x.end(), row.begin(), row.end());
-    }
+    for (std::size_t s = 0; s < sequences_.size(); ++s)
+      std::copy_n(h.data() + (sequences_[s].first + sequences_[s].count - 1) * hidden, hidden,
+                  x.data() + s * hidden);
   }
   kernels::rms_norm(x, final_norm_, config_.rms_norm_eps, x, context_.pool);
-  logits.assign(x.size() / hidden * static_cast<std::size_t>(config_.vocab_size), 0.0F);
+  logits.resize(x.size() / hidden * static_cast<std::size_t>(config_.vocab_size));
   kernels::matmul(x, lm_head_, logits, context_.pool);
 }
 

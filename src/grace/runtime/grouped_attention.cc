@@ -48,7 +48,7 @@ void GroupedAttention::run(const RankContext& context, int layer, const BatchRow
   const auto k_row = static_cast<std::size_t>(k_.weight.out), v_row = static_cast<std::size_t>(v_.weight.out);
   const std::span<float> attended = memory.attended.take(q.size() / q_row * o_row);
   memory.items.clear();
-  for (const auto& [sequence, first, count] : sequences_of(rows)) {
+  for (const auto& [sequence, first, count] : rows.sequences) {
     memory.cache.append(layer, sequence, k.subspan(first * k_row, count * k_row),
                         v.subspan(first * v_row, count * v_row));
     memory.items.push_back({q.subspan(first * q_row, count * q_row), memory.cache.keys(layer, sequence),

@@ -99,15 +99,15 @@ void LatentAttention::run(const RankContext& context, int layer, const BatchRows
   const std::span<float> latent = latents(context, rows, x, memory);
   const std::span<float> attended = memory.attended.take(h.size() / norm_.size() * size_of(o_.in));
   const std::size_t row = size_of(kv_down_.out);
-  std::vector<SequenceRows> singles;
-  for (const SequenceRows& part : sequences_of(rows)) {
+  memory.singles.clear();
+  for (const SequenceRows& part : rows.sequences) {
     memory.cache.append(layer, part.sequence, latent.subspan(part.first * row, part.count * row), {});
     if (part.count == 1)
-      singles.push_back(part);
+      memory.singles.push_back(part);
     else
       attend_expanded(context, layer, part, q, memory, attended);
   }
-  if (!singles.empty()) attend_absorbed(context, layer, singles, q, memory, attended);
+  if (!memory.singles.empty()) attend_absorbed(context, layer, memory.singles, q, memory, attended);
   add_product(context, attended, o_, {}, memory.projected, h);
 }
 

@@ -99,13 +99,13 @@ void MoeLayer::reset(const RankContext& context) {
 
 Status MoeLayer::run(const RankContext& context, StepRunner& step, std::span<float> h,
                      LayerCounters& counters, Choices& choices) {
-  std::vector<float> x(h.size());
+  const std::span<float> x = step.memory().normed.take(h.size());
   {
     const Stopwatch time(counters.gate_s);
     const CpuStopwatch work(counters.gate_cpu_s);
     const double begin = now_s();
     kernels::rms_norm(h, norm_, context.config.rms_norm_eps, x, context.pool);
-    gate(context, x, choices);
+    gate(context, x, step.memory().logits, choices);
     context.spans.add(Activity::kGate, begin, now_s());
   }
   return serve(context, step, x, choices, h, counters);
@@ -113,7 +113,8 @@ Status MoeLayer::run(const RankContext& context, StepRunner& step, std::span<flo
 
 Status MoeLayer::serve(const RankContext& context, StepRunner& step, std::span<float> x,
                        const Choices& choices, std::span<float> h, LayerCounters& counters) {
-  std::vector<std::int32_t> devices(choices.experts.size(), kNoDevice.value);
+  std::vector<std::int32_t>& devices = step.memory().devices;
+  devices.assign(choices.experts.size(), kNoDevice.value);
   {
     const Stopwatch time(counters.gate_s);
     const CpuStopwatch work(counters.gate_cpu_s);
@@ -137,10 +138,11 @@ bool MoeLayer::overlap_pays(const RankContext& context, std::span<const std::int
   return own >= kManyRows * experts_.weights.size() || last_flight_s_ > last_experts_s_;
 }
 
-void MoeLayer::gate(const RankContext& context, std::span<const float> x, Choices& choices) const {
+void MoeLayer::gate(const RankContext& context, std::span<const float> x, Scratch& scratch,
+                    Choices& choices) const {
   const ModelConfig& config = context.config;
   const std::size_t tokens = x.size() / norm_.size();
-  std::vector<float> logits(tokens * static_cast<std::size_t>(config.num_experts));
+  const std::span<float> logits = scratch.take(tokens * static_cast<std::size_t>(config.num_experts));
   kernels::matmul(x, gate_, logits, context.pool);
   const std::size_t cells = tokens * static_cast<std::size_t>(config.experts_per_token);
   choices.weights.assign(cells, 0.0F);

@@ -55,7 +55,7 @@ class MoeLayer {
   const LayerPlan& plan() const { return plan_; }
 
  private:
-  void gate(const RankContext& context, std::span<const float> x, Choices& choices) const;
+  void gate(const RankContext& context, std::span<const float> x, Scratch& scratch, Choices& choices) const;
   bool overlap_pays(const RankContext& context, std::span<const std::int32_t> devices) const;
 
   LayerPlan plan_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "grace/runtime/layer_runner.h"
+#include "grace/runtime/scratch.h"
 #include "grace/runtime/step_choice.h"
 
 namespace grace {
@@ -24,6 +25,13 @@ class StepRunner {
   Status run(const RoutedTokens& tokens, std::span<float> x, const LayerExperts& experts, bool overlap,
              std::span<float> h, LayerCounters& counters);
 
+  // What its layers use, one after the other, before they run.
+  struct Memory {
+    Scratch normed, logits;
+    std::vector<std::int32_t> devices;
+  };
+  Memory& memory() { return memory_; }
+
  private:
   struct Way {
     Way(const RankContext& engine, Dispatch dispatch, std::size_t parts);
@@ -35,6 +43,7 @@ class StepRunner {
   StepChooser chooser_;
   std::vector<std::unique_ptr<Way>> ways_;  // of each dispatch
   StepChoice choice_;
+  Memory memory_;
 };
 
 }  // namespace grace

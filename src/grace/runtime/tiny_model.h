@@ -118,8 +118,7 @@ class TinyModel {
     const auto logits = multiply(x, prefix + "mlp.gate.weight", shape_.experts, shape_.hidden);
     std::vector<std::uint16_t> ids(x.size() / hidden * top);
     std::vector<float> weights(ids.size());
-    const kernels::GateRule rule{
-        .experts = shape_.experts, .top = shape_.top, .normalise = shape_.normalise};
+    const kernels::GateRule rule{.experts = shape_.experts, .top = shape_.top, .normalise = shape_.normalise};
     kernels::reference::gate(logits, rule, {}, ids, weights);
     std::vector<float> y(hidden);
     for (std::size_t cell = 0; cell < ids.size(); ++cell) {
