@@ -23,11 +23,6 @@ namespace grace::app {
 // it in a model: weights, and cached keys and values; activations count nothing.
 struct Work {
   double operations = 0, bytes = 0;
-  Work& operator+=(const Work& other) {
-    operations += other.operations;
-    bytes += other.bytes;
-    return *this;
-  }
 };
 
 // One kernel at one size. Calls go through copies, so that each finds what it reads in memory.

@@ -10,36 +10,43 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough for the clock and short enough for the machine to stay as it is.
+// Short enough for the machine to stay as it is.
 constexpr double kLeastSeconds = 0.02;
 
-// Seconds of a call, of as many as take kLeastSeconds.
+struct TimedCall {
+  double seconds = 0;
+  Work work;
+};
+
+// The median of as many calls as take kLeastSeconds, so that one that was taken off its core does not count,
+// as in the probes.
 template <typename Call>
-double time_calls(Call call) {
-  const Clock::time_point begin = Clock::now();
-  int calls = 0;
-  double elapsed = 0;
-  do {
-    call();
-    ++calls;
-    elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
-  } while (elapsed < kLeastSeconds);
-  return elapsed / calls;
+TimedCall time_calls(Call call) {
+  std::vector<TimedCall> calls;
+  for (double elapsed = 0; elapsed < kLeastSeconds; elapsed += calls.back().seconds) {
+    const Clock::time_point begin = Clock::now();
+    const Work work = call();
+    calls.push_back({std::chrono::duration<double>(Clock::now() - begin).count(), work});
+  }
+  const auto middle = calls.begin() + std::ssize(calls) / 2;
+  std::ranges::nth_element(calls, middle, {}, &TimedCall::seconds);
+  return *middle;
 }
 
 KernelRound measure_round(const KernelCase& one, Ceilings& ceilings) {
   const Ceiling before = ceilings.look(one.numbers);
-  KernelRound round;
-  int calls = 0;
-  round.seconds = time_calls([&] {
-    round.work += one.call();
-    ++calls;
-  });
+  const TimedCall call = time_calls(one.call);
   const Ceiling after = ceilings.look(one.numbers);
-  round.work = {round.work.operations / calls, round.work.bytes / calls};
-  round.ceiling = {(before.operations_per_s + after.operations_per_s) / 2,
-                   (before.bytes_per_s + after.bytes_per_s) / 2};
-  if (one.peer) round.peer_seconds = time_calls(one.peer);
+  KernelRound round{
+      call.seconds,
+      call.work,
+      {(before.operations_per_s + after.operations_per_s) / 2, (before.bytes_per_s + after.bytes_per_s) / 2},
+      0};
+  if (!one.peer) return round;
+  round.peer_seconds = time_calls([&] {
+                         one.peer();
+                         return Work();
+                       }).seconds;
   return round;
 }
 

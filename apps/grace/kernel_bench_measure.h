@@ -1,6 +1,7 @@
 // A kernel between two looks at what the machine can do at that moment.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ struct Ceiling {
   double operations_per_s = 0, bytes_per_s = 0;
 };
 
-// One round: calls one after another, the ceilings right before and after them, and the other library's calls
-// right after those.
+// One round: the median of calls one after another, the ceilings right before and after them, and the other
+// library's calls right after those.
 struct KernelRound {
   double seconds = 0;  // of a call
   Work work;           // of a call

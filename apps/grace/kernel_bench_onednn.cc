@@ -10,10 +10,11 @@
 #include <cstring>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <tuple>
 #include <vector>
 
 #include "grace/base/bf16.h"
-#include "grace/base/check.h"
+#include "grace/kernels/packed.h"
 
 namespace grace::app {
 namespace {
@@ -70,7 +71,7 @@ class OneDnn : public Peer {
     dnnl::memory to(best, engine_);
     dnnl::reorder(from, to).execute(stream_, from, to);
     stream_.wait();
-    weights_.push_back({std::move(to), out, in, {}});
+    weights_.push_back({std::move(to), out, in});
     return static_cast<int>(weights_.size()) - 1;
   }
 
@@ -94,14 +95,13 @@ class OneDnn : public Peer {
   struct Held {
     dnnl::memory weights;
     int out, in;
-    std::vector<float> scales;
   };
 
   dnnl::matmul::primitive_desc product_of(int rows, const dnnl::memory::desc& weights) {
     const dnnl::memory::dims dims = weights.dims();
     const dnnl::memory::desc x({rows, dims[0]}, types_.rows, Tag::ab), y({rows, dims[1]}, Type::f32, Tag::ab);
     dnnl::primitive_attr attributes;
-    constexpr int kOfEachOutput = 1 << 1;
+    constexpr int kOfEachOutput = 1 << 1;  // a mask of dimensions
     if (types_.weights == Type::s8)
       attributes.set_output_scales(kOfEachOutput,
                                    std::vector<float>(static_cast<std::size_t>(dims[1]), 0.01F));
@@ -109,8 +109,11 @@ class OneDnn : public Peer {
   }
 
   // At least so many bytes, none of them zero: numbers near one in every type.
-  static std::byte* room(std::vector<std::byte>& bytes, std::size_t size) {
-    if (bytes.size() < size) bytes.resize(size, std::byte{0x3f});
+  static std::byte* room(kernels::Bytes& bytes, std::size_t size) {
+    if (bytes.size() < size) {
+      bytes = kernels::Bytes(size);
+      std::memset(bytes.data(), 0x3f, size);
+    }
     return bytes.data();
   }
 
@@ -119,13 +122,20 @@ class OneDnn : public Peer {
   dnnl::stream stream_;
   std::vector<Held> weights_;
   std::map<std::tuple<int, int, int>, dnnl::matmul> products_;
-  std::vector<std::byte> rows_, results_;
+  kernels::Bytes rows_, results_;
 };
 
 }  // namespace
 
 std::unique_ptr<Peer> make_peer(kernels::Numbers numbers, int threads) {
-  return std::make_unique<OneDnn>(numbers, threads);
+  try {
+    auto peer = std::make_unique<OneDnn>(numbers, threads);
+    const std::vector<std::uint16_t> one(64 * 64, std::uint16_t{0x3f80});
+    peer->multiply(peer->hold(one, 64, 64, 1), 1);
+    return peer;
+  } catch (const dnnl::error&) {  // as the library says that a processor is not for these numbers
+    return nullptr;
+  }
 }
 
 std::string peer_version() {

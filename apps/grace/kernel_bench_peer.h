@@ -23,7 +23,7 @@ class Peer {
   virtual void multiply(int weight, int rows) = 0;
 };
 
-// With so many threads. Null where it was not built in.
+// With so many threads. Null where it was not built in, or has no such numbers on this processor.
 std::unique_ptr<Peer> make_peer(kernels::Numbers numbers, int threads);
 // "oneDNN 2.6.3"; empty where it was not built in.
 std::string peer_version();

@@ -118,7 +118,7 @@ std::vector<std::string> notes_of(const KernelReport& report) {
       "keys "
       "and values, which no cache can hold from one use to the next; activations count nothing.");
   notes.push_back(
-      report.options.threads > 0 && peer_version().empty()
+      peer_version().empty()
           ? fmt::format("{} was not built in, so that nothing stands beside the kernels.", kPeerName)
           : fmt::format(
                 "vs {}: the time of {} in as many threads over ours, in turn with it. It finds rows of "
