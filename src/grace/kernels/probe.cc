@@ -10,6 +10,10 @@
 #include <numeric>
 #include <thread>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "grace/base/check.h"
 #include "grace/kernels/cpu/probe_loops.h"
 
@@ -49,6 +53,7 @@ double rate_of_all(ThreadPool& pool, double seconds, const std::function<double(
   return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
+constexpr std::size_t kLargePage = std::size_t{2} << 20;
 constexpr std::size_t kLine = 64, kStreams = 4;
 constexpr std::size_t kPiece = std::size_t{256} << 10;  // what is read between looks at the clock
 constexpr std::size_t kAhead = std::size_t{1} << 10;    // of each stream
@@ -88,10 +93,17 @@ ReadProbe::ReadProbe(ThreadPool& pool, std::size_t bytes)
     : pool_(pool), next_(static_cast<std::size_t>(pool.num_threads()), 0) {
   const std::size_t pieces = std::max<std::size_t>(1, bytes / next_.size() / kPiece);
   bytes_of_thread_ = pieces * kPiece;
-  memory_ = Bytes(bytes_of_thread_ * next_.size());
+  const std::size_t all = bytes_of_thread_ * next_.size();
+  memory_ = Bytes(all + kLargePage);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+  begin_ = memory_.data() + (kLargePage - address % kLargePage) % kLargePage;
+#if defined(__linux__)
+  // Advice: without it the rate is that of small pages, which is lower where looking them up takes long.
+  static_cast<void>(::madvise(begin_, all, MADV_HUGEPAGE));
+#endif
   // Pages that nobody wrote would all be the same one.
   pool_.for_each(next_.size(), [&](std::size_t part, int) {
-    std::memset(memory_.data() + part * bytes_of_thread_, 1, bytes_of_thread_);
+    std::memset(begin_ + part * bytes_of_thread_, 1, bytes_of_thread_);
   });
 }
 
@@ -99,8 +111,7 @@ double ReadProbe::bytes_per_s(double seconds) {
   const std::size_t pieces = bytes_of_thread_ / kPiece, stride = bytes_of_thread_ / kStreams;
   return rate_of_all(pool_, seconds, [&](int thread) {
     std::size_t& next = next_[static_cast<std::size_t>(thread)];
-    read_piece(memory_.data() + static_cast<std::size_t>(thread) * bytes_of_thread_ + next * kPieceOfStream,
-               stride);
+    read_piece(begin_ + static_cast<std::size_t>(thread) * bytes_of_thread_ + next * kPieceOfStream, stride);
     next = (next + 1) % pieces;
     return static_cast<double>(kPiece);
   });

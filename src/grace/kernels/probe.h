@@ -29,7 +29,8 @@ inline constexpr double kProbeSeconds = 0.01;
 Peak product_peak(const Arithmetic& arithmetic, Factors factors, ThreadPool& pool,
                   double seconds = kProbeSeconds);
 
-// Reads memory that no cache holds. Owner of so much of it; thread-compatible.
+// Reads memory that no cache holds, in large pages where the system gives them. Owner of so much of it;
+// thread-compatible.
 class ReadProbe {
  public:
   // Far more than the last cache of any processor we know.
@@ -43,6 +44,7 @@ class ReadProbe {
  private:
   ThreadPool& pool_;
   Bytes memory_;
+  std::byte* begin_;  // in memory_, of a large page
   std::size_t bytes_of_thread_;
   std::vector<std::size_t> next_;  // [threads] the piece to read next
 };
