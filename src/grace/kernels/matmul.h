@@ -17,6 +17,16 @@ void matmul_rows(std::span<const float> x, const PackedMatrix& weight, std::span
 // y [rows, H] = (silu(x gate^T) * (x up^T)) down^T for rows of one expert, wherever they lie: each of `rows`
 // points to H values, y likewise. On the calling thread; what it needs in between is kept by the thread.
 void expert_ffn(std::span<const float* const> rows, const PackedExpert& expert, std::span<float* const> y);
+
+// Rows of one expert, and where their outputs go.
+struct ExpertRows {
+  const PackedExpert* expert = nullptr;
+  std::span<const float* const> rows;
+  std::span<float* const> y;
+};
+// Several experts at once. Where there are many, each is one thread's from beginning to end; else the pool's
+// threads share out the panels of all.
+void expert_ffns(std::span<const ExpertRows> experts, ThreadPool& pool);
 // The same for x [T, H], y [T, H], the pool's threads sharing out the panels: dense layers and shared
 // experts.
 void ffn(std::span<const float> x, const PackedExpert& expert, std::span<float> y, ThreadPool& pool);

@@ -269,6 +269,42 @@ TEST(AnExpert, EqualsTheReferenceAndGivesARowTheSameBitsWhateverItsCompany) {
   }
 }
 
+TEST(ManyExperts, SayWhatEachSaysAloneHoweverTheyAreSharedOut) {
+  constexpr int kHidden = 70, kFfn = 300;
+  for (const Arithmetic& arithmetic : all_arithmetic()) {
+    SCOPED_TRACE(words_of(arithmetic));
+    Rng rng(29);
+    std::vector<PackedExpert> experts;
+    for (int e = 0; e < 3; ++e)
+      experts.push_back(pack_expert(random_values(rng, kFfn * kHidden, 0.3),
+                                    random_values(rng, kFfn * kHidden, 0.3),
+                                    random_values(rng, kHidden * kFfn, 0.3), kHidden, kFfn, arithmetic));
+    for (const std::size_t count : {1UL, 3UL, 90UL}) {
+      std::vector<std::vector<float>> x, alone, together;
+      std::vector<std::vector<const float*>> in;
+      std::vector<std::vector<float*>> out;
+      std::vector<ExpertRows> lots;
+      for (std::size_t i = 0; i < count; ++i) {
+        x.push_back(random_values(rng, (1 + i % 14) * kHidden));
+        alone.emplace_back(x[i].size(), kPoison);
+        together.emplace_back(x[i].size(), kPoison);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        in.push_back(rows_of(x[i], kHidden));
+        out.push_back(outputs_of(together[i], kHidden));
+        expert_ffn(in[i], experts[i % 3], outputs_of(alone[i], kHidden));
+      }
+      for (std::size_t i = 0; i < count; ++i) lots.push_back({&experts[i % 3], in[i], out[i]});
+      for (const int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        for (auto& values : together) std::fill(values.begin(), values.end(), kPoison);
+        expert_ffns(lots, pool);
+        for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(same_bits(together[i], alone[i])) << i;
+      }
+    }
+  }
+}
+
 TEST(AnExpert, TakesNoRows) {
   Rng rng(1);
   const PackedExpert expert =

@@ -38,6 +38,12 @@ void ExpertWork::set(std::span<const ExpertRow> first, std::span<const ExpertRow
   order_.resize(rows_.size());
   for (std::size_t row = 0; row < rows_.size(); ++row)
     order_[begin[static_cast<std::size_t>(slot_of(rows_[row]))]++] = row;
+  inputs_.clear();
+  places_.clear();
+  for (const std::size_t row : order_) {
+    inputs_.push_back(rows_[row].x);
+    places_.push_back(outputs_.data() + row * hidden_);
+  }
 }
 
 void ExpertWork::run_some(const HostedExperts& experts, ThreadPool& pool) {
@@ -49,21 +55,14 @@ void ExpertWork::run_all(const HostedExperts& experts, ThreadPool& pool) {
 }
 
 void ExpertWork::run(const HostedExperts& experts, ThreadPool& pool, std::size_t last) {
-  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(pool.num_threads())));
-  pool.for_each(last - next_,
-                [&](std::size_t i, int thread) { run_item(experts, items_[next_ + i], thread); });
-  next_ = last;
-}
-
-void ExpertWork::run_item(const HostedExperts& experts, const Item& item, int thread) {
-  Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
-  scratch.x.clear();
-  scratch.y.clear();
-  for (std::size_t i = item.first; i < item.last; ++i) {
-    scratch.x.push_back(rows_[order_[i]].x);
-    scratch.y.push_back(outputs_.data() + order_[i] * hidden_);
+  lots_.clear();
+  for (; next_ < last; ++next_) {
+    const Item& item = items_[next_];
+    const std::size_t rows = item.last - item.first;
+    lots_.push_back({&experts.weights[item.slot], std::span(inputs_).subspan(item.first, rows),
+                     std::span(places_).subspan(item.first, rows)});
   }
-  kernels::expert_ffn(scratch.x, experts.weights[item.slot], scratch.y);
+  kernels::expert_ffns(lots_, pool);
 }
 
 }  // namespace grace

@@ -43,7 +43,6 @@ class ExpertWork {
     std::size_t slot, first, last;  // of order_
   };
   void run(const HostedExperts& experts, ThreadPool& pool, std::size_t last);
-  void run_item(const HostedExperts& experts, const Item& item, int thread);
 
   std::size_t hidden_;
   std::vector<ExpertRow> rows_;
@@ -51,11 +50,10 @@ class ExpertWork {
   std::vector<Item> items_;
   std::size_t next_ = 0, num_experts_ = 0;
   std::vector<float> outputs_;
-  struct Scratch {
-    std::vector<const float*> x;
-    std::vector<float*> y;
-  };
-  std::vector<Scratch> scratch_;  // [threads]
+  // Of the rows in the items' order.
+  std::vector<const float*> inputs_;
+  std::vector<float*> places_;
+  std::vector<kernels::ExpertRows> lots_;
 };
 
 }  // namespace grace
