@@ -111,7 +111,19 @@ Result<BenchJob> prepare_replay(const BenchFlags& flags, const EngineFlags& engi
   return bench;
 }
 
-// The batch is the prefill, which is the most that runs together; everything is done in f32 here.
+double bytes_per_weight(const WeightForm& form) {
+  switch (kernels::storage_of(form.element, form.numbers)) {
+    case kernels::Storage::kF32:
+      return 4;
+    case kernels::Storage::kBf16:
+      return 2;
+    case kernels::Storage::kInt8:
+      return 1;
+  }
+  return 4;
+}
+
+// The batch is the prefill, which is the most that runs together.
 Result<PlanOptions> plan_options(const BenchFlags& flags, const Job& job, const Trace& trace,
                                  const std::string& strategy, ThreadPool& pool) {
   PlanOptions options;
@@ -120,7 +132,7 @@ Result<PlanOptions> plan_options(const BenchFlags& flags, const Job& job, const 
   options.objective.sizes = {.hidden = job.config.hidden_size,
                              .expert_ffn = job.config.expert_ffn_size,
                              .bytes_per_value = static_cast<double>(bytes_per_value(job.wire)),
-                             .bytes_per_weight = 4};
+                             .bytes_per_weight = bytes_per_weight(job.form)};
   options.objective.batch = std::int64_t{flags.batch} * flags.prefill;
   if (flags.slots.empty()) return options;
   const SlotsSpec spec = GRACE_TRY(parse_slots(flags.slots)).front();

@@ -192,11 +192,9 @@ class Meter {
     const double bytes = std::max(kLeastBytes, kBytesOfHost / layout.ranks_here);
     const auto count = static_cast<std::size_t>(std::ceil(bytes / (kExpertFloats * sizeof(float))));
     experts_.resize(std::max(count, static_cast<std::size_t>(pool.num_threads())));
-    for (kernels::PackedExpert& expert : experts_) {
-      expert.gate = matrix(kFfn, kHidden);
-      expert.up = matrix(kFfn, kHidden);
-      expert.down = matrix(kHidden, kFfn);
-    }
+    const std::vector<float> values(static_cast<std::size_t>(kHidden) * kFfn, 0.01F);
+    for (kernels::PackedExpert& expert : experts_)
+      expert = kernels::pack_expert(values, values, values, kHidden, kFfn);
   }
 
   const std::vector<Exchange>& exchanges() const { return exchanges_; }
@@ -221,10 +219,6 @@ class Meter {
   static constexpr double kExpertFloats = 3.0 * kHidden * kFfn;
   static constexpr int kManyRows = 256;        // where arithmetic is the bound
   static constexpr double kWorkSeconds = 0.1;  // of each kind and round: many time slices of a shared core
-
-  static kernels::PackedMatrix matrix(int out, int in) {
-    return {out, in, std::vector<float>(static_cast<std::size_t>(out) * static_cast<std::size_t>(in), 0.01F)};
-  }
 
   Result<double> time_of(const Exchange& exchange) {
     GRACE_TRY(transport_.barrier());
@@ -270,12 +264,18 @@ class Meter {
     pool_.for_each(threads, [&](std::size_t item, int) {
       const std::vector<float> x(static_cast<std::size_t>(rows) * kHidden, 0.01F);
       std::vector<float> y(x.size());
+      std::vector<const float*> in;
+      std::vector<float*> out;
+      for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+        in.push_back(x.data() + r * kHidden);
+        out.push_back(y.data() + r * kHidden);
+      }
       const std::size_t begin = item * experts_.size() / threads;
       const std::size_t count = (item + 1) * experts_.size() / threads - begin;
       const Clock::time_point start = Clock::now();
       std::size_t done = 0;
       for (; done == 0 || seconds_since(start) < kWorkSeconds; ++done)
-        kernels::expert_ffn(x, experts_[begin + (next_expert_ + done) % count], y);
+        kernels::expert_ffn(in, experts_[begin + (next_expert_ + done) % count], out);
       rates[item] = static_cast<double>(done) / seconds_since(start);
     });
     // The next walk goes on elsewhere: what this one left in the caches does not help it.

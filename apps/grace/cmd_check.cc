@@ -28,6 +28,18 @@ struct Finding {
   std::vector<std::string> notes = {};  // that are no problems
 };
 
+// What plans are held against, with how its weights are held unless another --dtype is asked for.
+struct KnownModel {
+  ModelConfig config;
+  WeightForm form;
+};
+Result<KnownModel> read_known(const std::filesystem::path& folder) {
+  KnownModel known{GRACE_TRY(read_model_config(folder)), {}};
+  if (const auto checkpoint = Checkpoint::open(folder); checkpoint.ok())
+    known.form = form_of(known.config, checkpoint.value(), kernels::Numbers::kF32);
+  return known;
+}
+
 template <typename T>
 Finding finding_of(const char* kind, const Result<T>& result) {
   if (result.ok()) return {kind, {}};
@@ -42,7 +54,7 @@ Finding check_container(const std::filesystem::path& path) {
   return {"safetensors", {}};
 }
 
-Finding check_plan(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
+Finding check_plan(const std::filesystem::path& path, const std::optional<KnownModel>& model) {
   Result<Plan> plan = read_plan(path);
   if (!plan.ok()) return finding_of("plan", plan);
   Finding sound{"plan", {}, {}};
@@ -50,22 +62,24 @@ Finding check_plan(const std::filesystem::path& path, const std::optional<ModelC
     sound.notes.push_back("lossy: the gate is held to partners, and the text changes");
   if (!model) return sound;
   const Cluster devices = parse_cluster("1x" + std::to_string(plan.value().num_devices())).value();
-  const std::vector<int> added = cover_layers(plan.value(), model->moe_layers, devices);
+  const std::vector<int> added = cover_layers(plan.value(), model->config.moe_layers, devices);
   if (!added.empty())
     sound.notes.push_back(
         fmt::format("lacks decoder layers {}: placed as by vanilla", fmt::join(added, ", ")));
-  Status fits = check_fits(plan.value(), model->num_experts, model->moe_layers, model->name);
-  if (fits.ok()) fits = check_partners(plan.value(), model->experts_per_token);
+  Status fits =
+      check_fits(plan.value(), model->config.num_experts, model->config.moe_layers, model->config.name);
+  if (fits.ok()) fits = check_partners(plan.value(), model->config.experts_per_token);
   if (fits.ok()) {
     for (int d = 0; d < plan.value().num_devices(); ++d)
       sound.notes.push_back(
-          fmt::format("rank {} holds {}", d, words_of(footprint_of(*model, plan.value(), DeviceId(d)))));
+          fmt::format("rank {} holds {}", d,
+                      words_of(footprint_of(model->config, plan.value(), DeviceId(d), 0, model->form))));
     return sound;
   }
   return {"plan", {fmt::format("{}: {}", path.string(), fits.error().message)}};
 }
 
-Finding check_json(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
+Finding check_json(const std::filesystem::path& path, const std::optional<KnownModel>& model) {
   const Result<Json> json = read_json(path);
   if (!json.ok()) return finding_of("JSON", json);
   const Json& value = json.value();
@@ -96,7 +110,7 @@ bool looks_like_json(const std::filesystem::path& path) {
   return path.extension() == ".json";
 }
 
-Finding check_one(const std::filesystem::path& path, const std::optional<ModelConfig>& model) {
+Finding check_one(const std::filesystem::path& path, const std::optional<KnownModel>& model) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return {"model", check_model(path)};
   if (!std::filesystem::exists(path, ignored)) return {"file", {path.string() + ": no such file"}};
@@ -105,8 +119,8 @@ Finding check_one(const std::filesystem::path& path, const std::optional<ModelCo
 }
 
 Result<int> check(const Flags& flags) {
-  std::optional<ModelConfig> model;
-  if (!flags.model.empty()) model = GRACE_TRY(read_model_config(flags.model));
+  std::optional<KnownModel> model;
+  if (!flags.model.empty()) model = GRACE_TRY(read_known(flags.model));
   bool sound = true;
   Json list = Json::array();
   for (const std::string& file : flags.files) {

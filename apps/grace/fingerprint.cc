@@ -21,7 +21,7 @@ constexpr const char* kProgram = "grace program " GRACE_VERSION;
 // what a machine can bear. A plan counts by what it says.
 const std::set<std::string> kInputs = {"--text", "--prompts", "--token-ids", "--routing"};
 const std::set<std::string> kLocal = {"--threads", "--hosts",  "--plan",     "--out",  "--record",
-                                      "--html",    "--logits", "--timeline", "--write"};
+                                      "--html",    "--logits", "--timeline", "--write", "--kernels"};
 
 // FNV-1a, 64 bits: no key is needed, for nobody forges a plan to pass as another.
 class Hash {

@@ -83,7 +83,8 @@ bool speaks_for_job() {
 }  // namespace
 
 EngineOptions engine_options(const Job& job) {
-  return {.dispatch = job.dispatch,
+  return {.arithmetic = job.arithmetic,
+          .dispatch = job.dispatch,
           .choose_dispatch = job.choose_dispatch,
           .combine = job.combine,
           .wire = job.wire,
@@ -119,7 +120,9 @@ Status prepare_ranks(const EngineFlags& flags, Job& job) {
   job.combine = GRACE_TRY(parse_combine(flags.combine));
   if (flags.exact && job.combine != Combine::kExact)
     return invalid_input(fmt::format("--exact: contradicts --combine {}", flags.combine));
-  if (flags.dtype != "f32") return unsupported(fmt::format("--dtype: '{}' is not f32", flags.dtype));
+  job.arithmetic.numbers = GRACE_TRY(kernels::find_numbers(flags.dtype));
+  job.form = {Element::kF32, job.arithmetic.numbers};
+  job.arithmetic.instructions = GRACE_TRY(kernels::find_instructions(flags.kernels));
   if (flags.threads < 1 || flags.threads > kMostThreads)
     return invalid_input(fmt::format("--threads: {} is outside [1, {}]", flags.threads, kMostThreads));
   job.threads = flags.threads;
@@ -150,6 +153,9 @@ Result<Job> prepare_job(const EngineFlags& flags) {
   if (!std::filesystem::exists(job.model))
     return invalid_input(fmt::format("{}: no such model folder", flags.model));
   job.config = GRACE_TRY(read_model_config(job.model));
+  // A folder that cannot be opened is told of by whoever loads it.
+  if (const auto checkpoint = Checkpoint::open(job.model); checkpoint.ok())
+    job.form = form_of(job.config, checkpoint.value(), job.arithmetic.numbers);
   if (flags.plan.empty()) {
     job.plan = vanilla_plan(job.config.name, job.config.num_experts, job.config.moe_layers, job.cluster);
     GRACE_TRY(check_memory(job, job.plan));

@@ -15,9 +15,11 @@
 #include "grace/comm/mpi/mpi_transport.h"
 #include "grace/comm/transport.h"
 #include "grace/cost/cost.h"
+#include "grace/kernels/instructions.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
 #include "grace/runtime/engine.h"
+#include "grace/runtime/footprint.h"
 #include "grace/runtime/replay_engine.h"
 #include "options.h"
 
@@ -29,6 +31,8 @@ struct Job {
   ModelConfig config;
   Cluster cluster;
   Plan plan;
+  kernels::Arithmetic arithmetic;
+  WeightForm form;  // of the weights that ranks will hold
   Dispatch dispatch = Dispatch::kPerDevice;
   Combine combine = Combine::kExact;
   Wire wire = Wire::kF32;

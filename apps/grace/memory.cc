@@ -44,7 +44,9 @@ std::optional<double> available_bytes() {
 }
 
 Status check_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens) {
-  const auto needs_of = [&](DeviceId d) { return footprint_of(job.config, plan, d, cached_tokens); };
+  const auto needs_of = [&](DeviceId d) {
+    return footprint_of(job.config, plan, d, cached_tokens, job.form);
+  };
   for (int d = 0; d < job.cluster.num_devices(); ++d) {
     const double has = job.cluster.device(DeviceId(d)).memory_bytes;
     const Footprint needs = needs_of(DeviceId(d));
@@ -72,7 +74,7 @@ void say_memory(const Job& job, const Plan& plan, std::int64_t cached_tokens) {
   if (isatty(STDERR_FILENO) != 1 || inside_mpi()) return;
   Footprint fullest;
   for (int d = 0; d < job.cluster.num_devices(); ++d) {
-    const Footprint needs = footprint_of(job.config, plan, DeviceId(d), cached_tokens);
+    const Footprint needs = footprint_of(job.config, plan, DeviceId(d), cached_tokens, job.form);
     if (needs.total() > fullest.total()) fullest = needs;
   }
   fmt::print(stderr, "memory of each of {} ranks: at most {}\n", job.cluster.num_devices(),

@@ -24,7 +24,14 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--plan", flags.plan, "a plan file (default: vanilla expert parallelism)");
   command.add_option("--threads", flags.threads, "threads of each rank (default 1)");
   command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
-  command.add_option("--dtype", flags.dtype, "what the arithmetic is done in: f32");
+  command.add_option(
+      "--dtype", flags.dtype,
+      "what products are calculated with: f32 (default), bf16 (weights and the vectors they meet, as most "
+      "checkpoints have them; sums are f32; twice as fast where the processor has it) or int8 (half "
+      "the memory again, and a loss that grace eval shows)");
+  command.add_option("--kernels", flags.kernels,
+                     "the instructions they use: auto (default, the best that this processor has), amx, "
+                     "avx512-bf16, avx512, avx2 or portable");
   command.add_option("--combine", flags.combine,
                      "exact (default): the same text to the bit for every lossless plan and every cluster; "
                      "reduced: results are "

@@ -34,7 +34,7 @@ struct EngineFlags {
   std::string cluster = "1x1";
   std::string transport;  // empty: mpi inside mpirun, else in_process
   std::string dispatch = "per_device";
-  std::string dtype = "f32";
+  std::string dtype = "f32", kernels = "auto";
   std::string plan;   // empty: vanilla
   std::string hosts;  // an mpirun hostfile
   int threads = 1;    // per rank
@@ -45,7 +45,7 @@ struct EngineFlags {
   double deadline_s = kDefaultDeadlineS;
 };
 
-// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --combine, --exact, --hosts,
+// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --kernels, --combine, --exact, --hosts,
 // --deadline.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
