@@ -41,11 +41,14 @@ void add_workload_flags(CLI::App& command, BenchFlags& flags) {
 }
 
 void add_kernel_flags(CLI::App& command, BenchFlags& flags) {
-  CLI::Option* kernels = command.get_option_no_throw("--kernels");
-  if (kernels == nullptr) kernels = command.add_option("--kernels", flags.kernels);
-  kernels->expected(0, 1)->description(
-      "without a model and --routing: each kernel against this machine's roofline, at the sizes of --shape "
-      "(default olmoe); auto, amx, avx512-bf16, avx512, avx2 or portable");
+  // Alone it is what to measure, and its value may be left out.
+  command.get_option("--kernels")
+      ->expected(0, 1)
+      ->default_str("auto")
+      ->description(
+          "how products are calculated: auto (the best that this processor has), amx, avx512-bf16, avx512, "
+          "avx2 or portable; without a model and --routing: measure each kernel so, against this machine's "
+          "roofline, at the sizes of --shape (default olmoe)");
   command.add_option("--tokens", flags.tokens,
                      "with --kernels: tokens that share a call, as 1,16,512 (default: 1 to 8192 for experts, "
                      "a few for the rest)");
@@ -69,13 +72,8 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   add_output_flags(command, flags.output);
 }
 
-bool is_of_kernels(const CLI::App& command, BenchFlags& flags) {
-  const CLI::Option* kernels = command.get_option("--kernels");
-  if (kernels->count() == 0 || !flags.engine.model.empty() || !flags.routing.empty()) return false;
-  const std::vector<std::string>& words = kernels->results();
-  constexpr const char* kNoValue = "{}";  // as the parser says it
-  flags.kernels = words.empty() || words.front() == kNoValue ? "" : words.front();
-  return true;
+bool is_of_kernels(const CLI::App& command, const BenchFlags& flags) {
+  return command.count("--kernels") > 0 && flags.engine.model.empty() && flags.routing.empty();
 }
 
 Status check_bench_flags(const BenchFlags& flags) {

@@ -16,7 +16,7 @@ inline constexpr const char* kOwnDispatch = "own";
 struct BenchFlags {
   EngineFlags engine;
   std::string text, strategies = "vanilla,grace", slots, shape, routing, plans, timeline;
-  std::string kernels, tokens;  // of the kernels alone
+  std::string tokens;  // of the kernels alone
   int layers = 2;
   int batch = 128, prefill = 64, decode = 16, rounds = 3;
   bool aligned = false;
@@ -27,9 +27,8 @@ struct BenchFlags {
 };
 
 void add_bench_flags(CLI::App& command, BenchFlags& flags);
-// Whether the kernels themselves are to be measured; then sets flags.kernels. After the command line was
-// read.
-bool is_of_kernels(const CLI::App& command, BenchFlags& flags);
+// Whether the kernels themselves are to be measured. After the command line was read.
+bool is_of_kernels(const CLI::App& command, const BenchFlags& flags);
 // Before anything is read. Errors: invalid_input.
 Status check_bench_flags(const BenchFlags& flags);
 // Errors: invalid_input for a workload that the model cannot run.

@@ -33,7 +33,7 @@ Result<std::vector<int>> parse_tokens(const std::string& list) {
 Result<KernelOptions> options_of(const BenchFlags& flags) {
   KernelOptions options;
   options.shape = GRACE_TRY(find_shape(flags.shape.empty() ? kDefaultShape : flags.shape));
-  options.arithmetic.instructions = GRACE_TRY(kernels::find_instructions(flags.kernels));
+  options.arithmetic.instructions = GRACE_TRY(kernels::find_instructions(flags.engine.kernels));
   options.arithmetic.numbers = GRACE_TRY(kernels::find_numbers(flags.engine.dtype));
   options.tokens = GRACE_TRY(parse_tokens(flags.tokens));
   constexpr int kMostThreads = 4096, kMostRounds = 1000;
