@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "chat_prompts.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
 #include "launch.h"
@@ -20,6 +21,7 @@ struct Flags {
   EngineFlags engine;
   std::vector<std::string> prompt;
   std::string prompts, token_ids, record, timeline;
+  ChatFlags chat;
   GenerateOptions generate;
   bool json = false;
 };
@@ -30,18 +32,24 @@ struct Inputs {
 };
 
 Result<Inputs> inputs_of(const Flags& flags, const ModelConfig& config) {
-  const int ways =
-      (flags.prompt.empty() ? 0 : 1) + (flags.prompts.empty() ? 0 : 1) + (flags.token_ids.empty() ? 0 : 1);
+  GRACE_TRY(check_chat_flags(flags.chat));
+  const bool by_ids = !flags.token_ids.empty();
+  const bool by_messages = !flags.chat.messages.empty();
+  const int ways = (flags.prompt.empty() ? 0 : 1) + (flags.prompts.empty() ? 0 : 1) + (by_ids ? 1 : 0) +
+                   (by_messages ? 1 : 0);
+  if (flags.chat.chat && (ways != 1 || by_ids))
+    return invalid_input("run: with --chat give one of --prompt TEXT, --prompts FILE.jsonl, --messages FILE");
   if (ways != 1)
     return invalid_input("run: give one of --prompt TEXT, --prompts FILE.jsonl, --token-ids FILE");
   Inputs inputs;
-  if (!flags.token_ids.empty()) {
+  if (by_ids) {
     inputs.ids = GRACE_TRY(read_token_lists(flags.token_ids, config.vocab_size));
     return inputs;
   }
   inputs.texts = flags.prompt;
   if (!flags.prompts.empty())
     for (const Prompt& prompt : GRACE_TRY(read_prompts(flags.prompts))) inputs.texts.push_back(prompt.text);
+  if (flags.chat.chat) inputs.texts = GRACE_TRY(chat_texts(flags.chat, flags.engine.model, inputs.texts));
   const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
   for (std::size_t i = 0; i < inputs.texts.size(); ++i) {
     Result<std::vector<std::int32_t>> ids = tokenizer.encode(inputs.texts[i]);
@@ -73,7 +81,11 @@ Status print_outputs(const Flags& flags, const Inputs& inputs,
     list.push_back({{"token_ids", outputs[i]}, {"text", texts.empty() ? Json(nullptr) : Json(texts[i])}});
     if (flags.json) continue;
     if (outputs.size() > 1) print(fmt::format("{}--- {}\n", i > 0 ? "\n" : "", i));
-    print(texts.empty() ? Json(outputs[i]).dump() + "\n" : inputs.texts[i] + texts[i] + "\n");
+    if (texts.empty()) {
+      print(Json(outputs[i]).dump() + "\n");
+    } else {  // a chat's reply stands alone
+      print((flags.chat.chat ? std::string() : inputs.texts[i]) + texts[i] + "\n");
+    }
   }
   if (flags.json) print(Json{{"outputs", list}}.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return {};
@@ -132,6 +144,7 @@ void add_run(CLI::App& app, Context& context) {
                       "a file of prompts, one JSON string or object with `text` a line");
   command->add_option("--token-ids", flags->token_ids,
                       "a JSON list of lists of token ids, in place of prompts");
+  add_chat_flags(*command, flags->chat);
   command->add_option("--max-new-tokens", flags->generate.max_new_tokens,
                       "tokens to generate at most (default 64)");
   command->add_flag("--ignore-eos", flags->generate.ignore_eos, "go on after the end of text");
@@ -146,7 +159,9 @@ void add_run(CLI::App& app, Context& context) {
   command->footer(
       "Examples:\n  grace run models/demo --prompt \"In the beginning\" --cluster 2x2 --max-new-tokens 32\n"
       "  grace run models/demo --prompt \"The package\" --cluster 2x2 --record out/run.jsonl --timeline "
-      "out/run.trace.json");
+      "out/run.trace.json\n"
+      "  grace run MODEL --chat --system \"Be brief.\" --prompt \"What is a plan?\" --chat-variable "
+      "enable_thinking=false");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return run(*flags, context); }; });
 }

@@ -2,11 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "grace/text/jinja/interpreter.h"
 #include "grace/text/jinja/parser.h"
 #include "grace/text/tokenizer.h"
+#include "grace/text/utf8.h"
 
 namespace grace::jinja {
+namespace {
+
+constexpr std::size_t kMaxMessageBytes = 400;
+
+// Names and texts of the template's own stand in messages.
+Error in_one_line(Error error) {
+  std::string& message = error.message;
+  std::ranges::replace_if(
+      message, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  if (message.size() <= kMaxMessageBytes) return error;
+  message.resize(kMaxMessageBytes);
+  message = utf8_lossy(message) + " …";
+  return error;
+}
+
+}  // namespace
 
 struct Template::Impl {
   std::string place;
@@ -24,7 +43,9 @@ Result<Template> Template::parse(std::string_view source, std::string_view place
     return invalid_input(fmt::format("{}: byte {} is not UTF-8", place, invalid));
   auto impl = std::make_unique<Impl>();
   impl->place = place;
-  impl->block = GRACE_TRY(parse_template(source, place));
+  Result<Block> block = parse_template(source, place);
+  if (!block.ok()) return in_one_line(block.error());
+  impl->block = std::move(block).value();
   return Template(std::move(impl));
 }
 
@@ -34,8 +55,8 @@ Result<std::string> Template::render(const std::map<std::string, Json>& variable
   Interpreter interpreter(values, now);
   Result<std::string> text = interpreter.run(impl_->block);
   if (text.ok()) return text;
-  return Error{text.error().kind,
-               fmt::format("{}:{}: {}", impl_->place, interpreter.line(), text.error().message)};
+  return in_one_line(
+      {text.error().kind, fmt::format("{}:{}: {}", impl_->place, interpreter.line(), text.error().message)});
 }
 
 }  // namespace grace::jinja

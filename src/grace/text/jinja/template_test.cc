@@ -90,6 +90,7 @@ TEST(ATemplate, SaysWhatIsWrongAndWhere) {
       {"{% for a, b in [[1]] %}{% endfor %}", "t:1: 1 values for 2 names"},
       {"{{ raise_exception('no\nway') }}", "t:1: the template refuses: no way"},
       {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "t:1: 2 arguments where 1 are the most"},
+      {"{{ {}['a\\nb'].c }}", "t:1: 'dict object' has no attribute 'a b'"},
       {"\xff", "t: byte 0 is not UTF-8"},
   };
   for (const auto& [source, message] : cases) EXPECT_EQ(error_of(source), message);
