@@ -26,11 +26,14 @@ struct DtypeInfo {
   std::size_t bytes;
 };
 constexpr std::array kDtypes = {
-    DtypeInfo{Dtype::kBool, "BOOL", 1}, DtypeInfo{Dtype::kU8, "U8", 1},   DtypeInfo{Dtype::kI8, "I8", 1},
-    DtypeInfo{Dtype::kU16, "U16", 2},   DtypeInfo{Dtype::kI16, "I16", 2}, DtypeInfo{Dtype::kF16, "F16", 2},
-    DtypeInfo{Dtype::kBf16, "BF16", 2}, DtypeInfo{Dtype::kU32, "U32", 4}, DtypeInfo{Dtype::kI32, "I32", 4},
-    DtypeInfo{Dtype::kF32, "F32", 4},   DtypeInfo{Dtype::kU64, "U64", 8}, DtypeInfo{Dtype::kI64, "I64", 8},
-    DtypeInfo{Dtype::kF64, "F64", 8},
+    DtypeInfo{Dtype::kBool, "BOOL", 1},      DtypeInfo{Dtype::kU8, "U8", 1},
+    DtypeInfo{Dtype::kI8, "I8", 1},          DtypeInfo{Dtype::kU16, "U16", 2},
+    DtypeInfo{Dtype::kI16, "I16", 2},        DtypeInfo{Dtype::kF16, "F16", 2},
+    DtypeInfo{Dtype::kBf16, "BF16", 2},      DtypeInfo{Dtype::kU32, "U32", 4},
+    DtypeInfo{Dtype::kI32, "I32", 4},        DtypeInfo{Dtype::kF32, "F32", 4},
+    DtypeInfo{Dtype::kU64, "U64", 8},        DtypeInfo{Dtype::kI64, "I64", 8},
+    DtypeInfo{Dtype::kF64, "F64", 8},        DtypeInfo{Dtype::kF8E4m3, "F8_E4M3", 1},
+    DtypeInfo{Dtype::kF8E5m2, "F8_E5M2", 1}, DtypeInfo{Dtype::kF8E8m0, "F8_E8M0", 1},
 };
 
 const DtypeInfo& info_of(Dtype dtype) {

@@ -17,7 +17,24 @@
 
 namespace grace {
 
-enum class Dtype { kBool, kU8, kI8, kU16, kI16, kF16, kBf16, kU32, kI32, kF32, kU64, kI64, kF64 };
+enum class Dtype {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4m3,
+  kF8E5m2,
+  kF8E8m0,
+  kU16,
+  kI16,
+  kF16,
+  kBf16,
+  kU32,
+  kI32,
+  kF32,
+  kU64,
+  kI64,
+  kF64
+};
 std::size_t bytes_of(Dtype dtype);
 std::string_view name_of(Dtype dtype);  // as the header spells it: "BF16"
 

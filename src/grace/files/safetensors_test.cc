@@ -96,8 +96,8 @@ TEST(ASafetensorsFile, IsRefusedWithWhatIsWrongWithIt) {
             "x: tensor \"t\": data_offsets [8,0] are outside [0, 8]");
   EXPECT_EQ(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8),
             "x: tensor \"t\": F32 [3] takes 12 bytes, data_offsets give it 8");
-  EXPECT_EQ(one(R"({"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]})", 8),
-            "x: tensor \"t\": unknown dtype \"F8_E4M3\"");
+  EXPECT_EQ(one(R"({"dtype":"F4","shape":[8],"data_offsets":[0,8]})", 8),
+            "x: tensor \"t\": unknown dtype \"F4\"");
   EXPECT_EQ(one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8),
             "x: tensor \"t\": shape is [-2], not a list of sizes");
   EXPECT_THAT(one(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]})", 8),

@@ -60,6 +60,24 @@ TEST(ACheckedModel, IsRefusedForIntegersInPlaceOfWeights) {
               ElementsAre(EndsWith("tensor model.norm.weight is I32, not one of BF16, F16, F32")));
 }
 
+TEST(ACheckedModel, IsRefusedForQuantisedWeightsWithWhatTheyAre) {
+  TestModel model;
+  const std::string up = TestModel::expert_name(1, 2, "up");
+  const std::string packed = up.substr(0, up.size() - 7) + ".qweight";
+  model.tensors[packed] = model.take(up);
+  EXPECT_THAT(check_model(model.write("gptq")),
+              ElementsAre(EndsWith("tensor " + up + " is there as " + packed +
+                                   ": quantised weights are not supported, only BF16, F16 and F32 are")));
+  const auto folder = TestModel().write("fp8");
+  const std::vector<std::byte> bytes(8);
+  const Safetensors file = Safetensors::open(folder / "model.safetensors").value();
+  TensorMap tensors = file.tensors();
+  tensors["model.norm.weight"] = {Dtype::kF8E4m3, {8}, bytes};
+  write_safetensors(folder / "model.safetensors", tensors, {}).value();
+  EXPECT_THAT(check_model(folder),
+              ElementsAre(EndsWith("tensor model.norm.weight is F8_E4M3, not one of BF16, F16, F32")));
+}
+
 TEST(ACheckedModel, IsToldNoMoreThanAThousandProblems) {
   TestModel model;
   model.config["num_hidden_layers"] = 4096;

@@ -138,6 +138,21 @@ ExpertSources fused_sources(const ModelConfig& config, const std::string& gate_u
           WeightSource{down, {}, {config.num_experts, hidden, ffn}, begin, ffn, false, hidden, ffn}};
 }
 
+// Where `name` is missing: whether it is there in the parts that GPTQ, AWQ and the like make of it.
+Status expect_not_quantised(const Checkpoint& checkpoint, const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.ends_with(kWeight)) return {};
+  for (const char* part : {".qweight", ".weight_packed"}) {
+    const std::string found = name.substr(0, name.size() - kWeight.size()) + part;
+    if (checkpoint.has(found))
+      return unsupported(
+          fmt::format("{}: tensor {} is there as {}: quantised weights are not supported, only BF16, "
+                      "F16 and F32 are",
+                      checkpoint.folder().string(), name, found));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<DenseSlot> dense_slots(const ModelConfig& config, const WeightNames& names,
@@ -176,6 +191,7 @@ Result<TensorView> find_source(const Checkpoint& checkpoint, const WeightSource&
   const bool aliased =
       !source.alias.empty() && !checkpoint.has(source.tensor) && checkpoint.has(source.alias);
   const std::string& name = aliased ? source.alias : source.tensor;
+  if (!checkpoint.has(name)) GRACE_TRY(expect_not_quantised(checkpoint, name));
   TensorView tensor = GRACE_TRY(checkpoint.find(name));
   if (tensor.shape != source.shape) {
     return invalid_input(fmt::format("{}: tensor {} is [{}], expected [{}]", checkpoint.folder().string(),
