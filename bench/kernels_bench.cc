@@ -2,6 +2,7 @@
 // is proved against the reference before it is timed. Weights are warm: `grace bench --kernels` measures the
 // rest.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <string>
@@ -94,7 +95,7 @@ void bench_expert_ffn(benchmark::State& state, const Arithmetic& arithmetic) {
   for (const Instructions instructions : usable_instructions()) {
     for (const Numbers numbers : {Numbers::kF32, Numbers::kBf16, Numbers::kInt8}) {
       const Arithmetic arithmetic{instructions, numbers};
-      const std::string path = "/" + std::string(name_of(instructions)) + "/" + std::string(name_of(numbers));
+      const std::string path = fmt::format("/{}/{}", name_of(instructions), name_of(numbers));
       benchmark::RegisterBenchmark(("matmul" + path).c_str(),
                                    [=](benchmark::State& state) { bench_matmul(state, arithmetic); })
           ->ArgNames({"rows", "in", "out"})
