@@ -23,8 +23,8 @@ struct PortableLanes {
     return v;
   }
   static void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
-  static Vector broadcast(const float* from) { return Vector{} + *from; }
-  static Vector set(float value) { return Vector{} + value; }
+  static Vector broadcast(const float* from) { return set(*from); }
+  static Vector set(float value) { return Vector{value, value, value, value}; }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return a * b + c; }
   static Vector add(Vector a, Vector b) { return a + b; }
   static Vector sub(Vector a, Vector b) { return a - b; }
