@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <random>
 #include <string>
 
+#include "grace/files/mapped_file.h"
 #include "grace/text/regex.h"
 #include "grace/text/utf8.h"
 
@@ -46,28 +48,27 @@ std::string random_text(std::mt19937_64& rng) {
   return text;
 }
 
+std::string ends_of(const Regex& regex, const std::string& text) {
+  RegexScratch scratch;
+  std::vector<ByteRange> ranges;
+  regex.find_all(text, scratch, ranges).value();
+  std::string out;
+  for (const ByteRange& range : ranges)
+    out += std::to_string(range.begin) + "-" + std::to_string(range.end) + " ";
+  return out;
+}
+
 class AnAsciiMatcher : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(AnAsciiMatcher, FindsWhatPcreFinds) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
   std::mt19937_64 rng(GetParam());
-  RegexScratch scratch;
   for (const std::string& pattern : kPatterns) {
     const Regex fast = Regex::compile(pattern, "p").value();
     const Regex slow = Regex::compile(pattern, "p", Regex::Matcher::kPcreOnly).value();
     for (int round = 0; round < 60; ++round) {
       const std::string text = random_text(rng);
-      std::vector<ByteRange> found;
-      std::vector<ByteRange> expected;
-      fast.find_all(text, scratch, found).value();
-      slow.find_all(text, scratch, expected).value();
-      const auto ends = [](const std::vector<ByteRange>& ranges) {
-        std::string out;
-        for (const ByteRange& range : ranges)
-          out += std::to_string(range.begin) + "-" + std::to_string(range.end) + " ";
-        return out;
-      };
-      ASSERT_EQ(ends(found), ends(expected)) << pattern << " in `" << text << "`";
+      ASSERT_EQ(ends_of(fast, text), ends_of(slow, text)) << pattern << " in `" << text << "`";
     }
   }
 }
@@ -87,6 +88,21 @@ TEST(AnAsciiMatcher, LeavesEveryOtherFormAlone) {
         "^a",    ".",    "(?=a)b", "(?<=a)b", "(?i)a",   "a(?i:b)", "(?i:b)+", "(?i:b.)", "[a&&b]",
         "[[a]]", "\\Aa", "\\w",    "$",       "(?!\\S)", "a(?!b)",  "\u3042"})
     EXPECT_FALSE(AsciiMatcher::compile(pattern, set_of).has_value()) << pattern;
+}
+
+TEST(AnAsciiMatcher, FindsWhatPcreFindsInTheCorpus) {
+  int count = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(std::filesystem::path(GRACE_SOURCE_DIR) / "fuzz/corpus/regex")) {
+    SCOPED_TRACE(file.path().filename().string());
+    const std::string text = read_text(file.path()).value();
+    for (const std::string& pattern : kPatterns)
+      EXPECT_EQ(ends_of(Regex::compile(pattern, "p").value(), text),
+                ends_of(Regex::compile(pattern, "p", Regex::Matcher::kPcreOnly).value(), text))
+          << pattern;
+    ++count;
+  }
+  EXPECT_GT(count, 2);
 }
 
 // Each of a run's beginnings would fail at the run's end.
