@@ -14,6 +14,8 @@ namespace {
 
 using Bound = std::vector<std::optional<Value>>;
 
+constexpr std::size_t kMostSpacing = 64;
+
 Error no_use(std::string_view filter, const Value& input) {
   if (input.is_undefined()) return undefined_error(input);
   return invalid_input(fmt::format("filter `{}` of a {}", filter, type_name(input)));
@@ -70,14 +72,14 @@ Result<Value> length(Interpreter&, const Value& input, const Bound&) {
 }
 
 Result<Value> join(Interpreter& in, const Value& input, const Bound& bound) {
-  const std::string between = bound[0].has_value() ? GRACE_TRY(to_text(*bound[0])) : std::string();
+  const std::string between = bound[0].has_value() ? GRACE_TRY(in.text_of(*bound[0])) : std::string();
   const std::vector<Value> items = GRACE_TRY(in.items_of(input));
   std::string out;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const bool whole_item = !bound[1].has_value() || bound[1]->is_none();
     const Value item =
         GRACE_TRY(whole_item ? Result<Value>(items[i]) : attribute_of(in, items[i], *bound[1]));
-    const std::string text = GRACE_TRY(to_text(item));
+    const std::string text = GRACE_TRY(in.text_of(item));
     GRACE_TRY(in.spend(text.size() + between.size()));
     if (i > 0) out += between;
     out += text;
@@ -131,7 +133,7 @@ Result<Value> reverse(Interpreter& in, const Value& input, const Bound&) {
 // Stable; items in descending order keep the order of equals too.
 Result<std::vector<Value>> sorted(Interpreter& in, std::vector<Value> values, const std::vector<Value>& keys,
                                   bool descending) {
-  GRACE_TRY(in.spend(16 * values.size()));
+  for (const Value& key : keys) GRACE_TRY(in.spend(16 * weight_of(key)));
   std::vector<std::size_t> order(values.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   for (std::size_t i = 1; i < keys.size(); ++i) GRACE_TRY(less(keys[0], keys[i]));  // all of one kind
@@ -170,7 +172,7 @@ Result<Value> unique(Interpreter& in, const Value& input, const Bound& bound) {
   const std::vector<Value> keys = GRACE_TRY(keys_of(in, all, bound[1], truth_of(bound[0], false)));
   std::vector<Value> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    GRACE_TRY(in.spend(i));
+    GRACE_TRY(in.spend(i * weight_of(keys[i])));
     const auto here = keys.begin() + static_cast<std::ptrdiff_t>(i);
     const bool seen = std::any_of(keys.begin(), here, [&](const Value& key) { return equal(key, *here); });
     if (!seen) out.push_back(std::move(all[i]));
@@ -182,6 +184,7 @@ Result<Value> extreme(Interpreter& in, const Value& input, const Bound& bound, b
   std::vector<Value> all = GRACE_TRY(in.items_of(input));
   if (all.empty()) return Value::undefined("no aggregated item, the sequence is empty");
   const std::vector<Value> keys = GRACE_TRY(keys_of(in, all, bound[1], truth_of(bound[0], false)));
+  for (const Value& key : keys) GRACE_TRY(in.spend(weight_of(key)));
   std::size_t best = 0;
   for (std::size_t i = 1; i < all.size(); ++i) {
     const bool better = GRACE_TRY(largest ? less(keys[best], keys[i]) : less(keys[i], keys[best]));
@@ -207,29 +210,29 @@ Result<Value> sum(Interpreter& in, const Value& input, const Bound& bound) {
   return total;
 }
 
-Result<std::optional<std::string>> chars_of(const std::optional<Value>& value) {
+Result<std::optional<std::string>> chars_of(Interpreter& in, const std::optional<Value>& value) {
   if (!value.has_value() || value->is_none()) return std::optional<std::string>();
-  return std::optional<std::string>(GRACE_TRY(to_text(*value)));
+  return std::optional<std::string>(GRACE_TRY(in.text_of(*value)));
 }
 
 Result<Value> trim(Interpreter& in, const Value& input, const Bound& bound) {
-  const std::optional<std::string> chars = GRACE_TRY(chars_of(bound[0]));
-  const std::string text = GRACE_TRY(to_text(input));
+  const std::optional<std::string> chars = GRACE_TRY(chars_of(in, bound[0]));
+  const std::string text = GRACE_TRY(in.text_of(input));
   return in.made(strip(text, chars, true, true), input.is_markup());
 }
 
 template <std::string (*Change)(std::string_view)>
 Result<Value> changed(Interpreter& in, const Value& input, const Bound&) {
-  const std::string text = GRACE_TRY(to_text(input));
+  const std::string text = GRACE_TRY(in.text_of(input));
   return in.made(Change(text), input.is_markup());
 }
 
 Result<Value> replaced(Interpreter& in, const Value& input, const Bound& bound) {
   if (!bound[0].has_value() || !bound[1].has_value())
     return invalid_input("filter `replace` takes two texts");
-  const std::string text = GRACE_TRY(to_text(input));
-  const std::string old = GRACE_TRY(to_text(*bound[0]));
-  const std::string with = GRACE_TRY(to_text(*bound[1]));
+  const std::string text = GRACE_TRY(in.text_of(input));
+  const std::string old = GRACE_TRY(in.text_of(*bound[0]));
+  const std::string with = GRACE_TRY(in.text_of(*bound[1]));
   GRACE_TRY(in.spend((text.size() + 1) * (with.size() + 1) / (old.size() + 1)));
   return in.made(replace(text, old, with, whole_of(bound[2], -1)), input.is_markup());
 }
@@ -243,7 +246,7 @@ Result<Value> indent(Interpreter& in, const Value& input, const Bound& bound) {
     indention = bound[0]->is_whole() ? std::string(static_cast<std::size_t>(width), ' ') : bound[0]->text();
   }
   const bool blank = truth_of(bound[2], false);
-  const std::string text = GRACE_TRY(to_text(input));
+  const std::string text = GRACE_TRY(in.text_of(input));
   const std::vector<std::string> lines = split_lines(text + "\n");
   GRACE_TRY(in.spend(lines.size() * (indention.size() + sizeof(std::string))));
   std::string out;
@@ -275,6 +278,11 @@ Result<Value> tojson(Interpreter& in, const Value& input, const Bound& bound) {
     style.item_separator = separators[0].text();
     style.key_separator = separators[1].text();
   }
+  const std::size_t longest =
+      std::max({style.indent.size(), style.item_separator.size(), style.key_separator.size()});
+  if (longest > kMostSpacing)
+    return unsupported(fmt::format("filter `tojson` with over {} bytes between items", kMostSpacing));
+  GRACE_TRY(in.spend((style.has_indent ? 8 : 2) * weight_of(input)));
   return in.made(GRACE_TRY(to_json(input, style)));
 }
 
@@ -331,16 +339,16 @@ Result<Value> to_real(Interpreter&, const Value& input, const Bound& bound) {
 
 Result<Value> to_string(Interpreter& in, const Value& input, const Bound&) {
   if (input.is_string()) return input;
-  return in.made(GRACE_TRY(to_text(input)));
+  return in.made(GRACE_TRY(in.text_of(input)));
 }
 
 Result<Value> safe(Interpreter& in, const Value& input, const Bound&) {
-  return in.made(GRACE_TRY(to_text(input)), true);
+  return in.made(GRACE_TRY(in.text_of(input)), true);
 }
 
 Result<Value> escaped(Interpreter& in, const Value& input, const Bound&) {
   if (input.is_markup()) return input;
-  const std::string text = GRACE_TRY(to_text(input));
+  const std::string text = GRACE_TRY(in.text_of(input));
   return in.made(escape_html(text), true);
 }
 
@@ -351,10 +359,10 @@ Result<Value> absolute(Interpreter& in, const Value& input, const Bound&) {
 }
 
 // To even, as Python rounds.
-Result<Value> rounded(Interpreter&, const Value& input, const Bound& bound) {
+Result<Value> rounded(Interpreter& in, const Value& input, const Bound& bound) {
   if (!input.is_number()) return no_use("round", input);
   std::string method = "common";
-  if (bound[1].has_value()) method = GRACE_TRY(to_text(*bound[1]));
+  if (bound[1].has_value()) method = GRACE_TRY(in.text_of(*bound[1]));
   if (whole_of(bound[0], 0) != 0) return unsupported("filter `round` with a precision");
   const double value = input.number();
   if (method == "ceil") return Value::of(std::ceil(value));

@@ -75,18 +75,40 @@ Result<Value> Interpreter::made(std::string text, bool markup) {
   return Value::of(std::move(text), markup);
 }
 
+namespace {
+
+// What is nested too deep, or is too much when written out, would fail later and worse.
+Status check_size(int nesting, std::size_t weight) {
+  if (nesting > kMaxNesting) return unsupported(fmt::format("values nested deeper than {}", kMaxNesting));
+  if (weight >= kMostWeight) return unsupported(fmt::format("a value of over {} bytes", kMostWeight));
+  return {};
+}
+
+}  // namespace
+
 Result<Value> Interpreter::made(Sequence::Kind kind, std::vector<Value> items) {
   GRACE_TRY(spend(items.size() * sizeof(Value)));
   auto sequence = std::make_shared<Sequence>();
   sequence->kind = kind;
-  for (const Value& item : items) {
+  sequence->items.reserve(items.size());
+  for (Value& item : items) {
     if (!may_be_stored(item)) return unsupported(fmt::format("a {} in a list", type_name(item)));
-    sequence->nesting = std::max(sequence->nesting, 1 + nesting_of(item));
+    sequence->add(std::move(item));
   }
-  if (sequence->nesting > kMaxNesting)
-    return unsupported(fmt::format("values nested deeper than {}", kMaxNesting));
-  sequence->items = std::move(items);
+  GRACE_TRY(check_size(sequence->nesting, sequence->weight));
   return Value(Value::Held(std::shared_ptr<const Sequence>(std::move(sequence))));
+}
+
+Result<Value> Interpreter::made(Dict dict) {
+  for (const auto& [key, value] : dict.items)
+    if (!may_be_stored(value)) return unsupported(fmt::format("a {} in a dict", type_name(value)));
+  GRACE_TRY(check_size(dict.nesting, dict.weight));
+  return Value(Value::Held(std::make_shared<const Dict>(std::move(dict))));
+}
+
+Result<std::string> Interpreter::text_of(const Value& value) {
+  GRACE_TRY(spend(weight_of(value)));
+  return to_text(value);
 }
 
 Status Interpreter::append(std::string& out, std::string_view text) {
@@ -155,7 +177,7 @@ Result<Interpreter::Flow> Interpreter::run_statement(const Statement& statement,
       std::string unfiltered = GRACE_TRY(text_of_block(statement.body, inner));
       const Value text = Value::of(std::move(unfiltered));
       const Value filtered = GRACE_TRY(evaluate_filter(*statement.value, text, scope));
-      done = append(out, GRACE_TRY(to_text(filtered)));
+      done = append(out, GRACE_TRY(text_of(filtered)));
       break;
     }
     case Statement::Kind::kCall:
@@ -172,7 +194,7 @@ Result<Interpreter::Flow> Interpreter::run_statement(const Statement& statement,
 
 Status Interpreter::run_output(const Statement& statement, Scope& scope, std::string& out) {
   const Value value = GRACE_TRY(evaluate(*statement.value, scope));
-  const std::string text = GRACE_TRY(to_text(value));
+  const std::string text = GRACE_TRY(text_of(value));
   return append(out, text);
 }
 
@@ -235,7 +257,7 @@ Status Interpreter::run_call(const Statement& statement, Scope& scope, std::stri
   Arguments arguments = GRACE_TRY(evaluate_arguments(*statement.value, scope));
   arguments.named.emplace_back("caller", make_function({"caller", nullptr, &statement, &scope}));
   const Value value = GRACE_TRY(call(callee, arguments));
-  const std::string text = GRACE_TRY(to_text(value));
+  const std::string text = GRACE_TRY(text_of(value));
   return append(out, text);
 }
 
@@ -367,26 +389,16 @@ Result<Value> Interpreter::evaluate_conditional(const Expression& expression, Sc
 }
 
 Result<Value> Interpreter::evaluate_dict(const Expression& expression, Scope& scope) {
-  auto dict = std::make_shared<Dict>();
+  Dict dict;
   for (std::size_t i = 0; i + 1 < expression.parts.size(); i += 2) {
     Value key = GRACE_TRY(evaluate(*expression.parts[i], scope));
     Value value = GRACE_TRY(evaluate(*expression.parts[i + 1], scope));
     if (!key.is_string() && !key.is_number() && !key.is_none())
       return unsupported(fmt::format("a {} as a key", type_name(key)));
-    if (!may_be_stored(value)) return unsupported(fmt::format("a {} in a dict", type_name(value)));
-    dict->nesting = std::max(dict->nesting, 1 + nesting_of(value));
-    GRACE_TRY(spend(2 * sizeof(Value) + dict->items.size()));
-    const auto known =
-        std::ranges::find_if(dict->items, [&](const auto& item) { return equal(item.first, key); });
-    if (known == dict->items.end()) {
-      dict->items.emplace_back(std::move(key), std::move(value));
-    } else {
-      known->second = std::move(value);
-    }
+    GRACE_TRY(spend(2 * sizeof(Value) + dict.items.size()));
+    dict.set(std::move(key), std::move(value));
   }
-  if (dict->nesting > kMaxNesting)
-    return unsupported(fmt::format("values nested deeper than {}", kMaxNesting));
-  return Value(Value::Held(std::shared_ptr<const Dict>(std::move(dict))));
+  return made(std::move(dict));
 }
 
 Result<Value> Interpreter::evaluate_compare(const Expression& expression, Scope& scope) {

@@ -55,6 +55,9 @@ class Interpreter {
   // A new value that costs what it holds.
   Result<Value> made(std::string text, bool markup = false);
   Result<Value> made(Sequence::Kind kind, std::vector<Value> items);
+  Result<Value> made(Dict dict);
+  // to_text, which costs what it writes.
+  Result<std::string> text_of(const Value& value);
 
   // filters.cc, tests.cc, methods.cc, functions.cc
   Result<Value> filter(const std::string& name, const Value& input, const Arguments& arguments);

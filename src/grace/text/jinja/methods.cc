@@ -218,7 +218,7 @@ Result<Value> list_method(Interpreter& in, const Sequence& list, const std::stri
   if (name != "count" && name != "index") return unsupported(fmt::format("method `{}` of a list", name));
   const Bound bound = GRACE_TRY(bind_arguments(arguments, kParameters));
   if (!bound[0].has_value()) return invalid_input(fmt::format("`{}` needs a value", name));
-  GRACE_TRY(in.spend(list.items.size()));
+  GRACE_TRY(in.spend(list.weight));
   const auto is_it = [&](const Value& item) { return equal(item, *bound[0]); };
   if (name == "count") return Value::of(static_cast<std::int64_t>(std::ranges::count_if(list.items, is_it)));
   const auto found = std::ranges::find_if(list.items, is_it);
@@ -261,17 +261,11 @@ Result<Value> make_namespace(Interpreter& in, const Arguments& arguments) {
 }
 
 Result<Value> make_dict(Interpreter& in, const Arguments& arguments) {
-  auto made = std::make_shared<Dict>();
+  Dict made;
   if (!arguments.positional.empty()) return unsupported("`dict` of another value");
   GRACE_TRY(in.spend(2 * arguments.named.size() * sizeof(Value)));
-  for (const auto& [name, value] : arguments.named) {
-    if (!may_be_stored(value)) return unsupported(fmt::format("a {} in a dict", type_name(value)));
-    made->nesting = std::max(made->nesting, 1 + nesting_of(value));
-    made->items.emplace_back(Value::of(name), value);
-  }
-  if (made->nesting > kMaxNesting)
-    return unsupported(fmt::format("values nested deeper than {}", kMaxNesting));
-  return Value(Value::Held(std::shared_ptr<const Dict>(std::move(made))));
+  for (const auto& [name, value] : arguments.named) made.add(Value::of(name), value);
+  return in.made(std::move(made));
 }
 
 Result<Value> strftime_now(Interpreter& in, const Arguments& arguments, const std::tm& now) {
@@ -285,9 +279,9 @@ Result<Value> strftime_now(Interpreter& in, const Arguments& arguments, const st
   return in.made(std::string(text.data(), size - 1));
 }
 
-Error refusal(const Arguments& arguments) {
+Error refusal(Interpreter& in, const Arguments& arguments) {
   const Value message = arguments.positional.empty() ? Value() : arguments.positional[0];
-  const Result<std::string> text = to_text(message);
+  const Result<std::string> text = in.text_of(message);
   std::string line = text.ok() ? text.value() : std::string();
   std::ranges::replace_if(
       line, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
@@ -317,7 +311,7 @@ Result<Value> Interpreter::global_function(const std::string& name, const Argume
   if (name == "dict") return make_dict(*this, arguments);
   if (name == "namespace") return make_namespace(*this, arguments);
   if (name == "strftime_now") return strftime_now(*this, arguments, now_);
-  return refusal(arguments);  // raise_exception
+  return refusal(*this, arguments);  // raise_exception
 }
 
 }  // namespace grace::jinja

@@ -225,11 +225,13 @@ Result<bool> Interpreter::contains(const Value& container, const Value& item) {
     return container.text().find(item.text()) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) return dict->find(item) != nullptr;
+  GRACE_TRY(spend(weight_of(container)));
   const std::vector<Value> items = GRACE_TRY(items_of(container));
   return std::ranges::any_of(items, [&](const Value& other) { return equal(item, other); });
 }
 
 Result<bool> Interpreter::compare(const std::string& op, const Value& a, const Value& b) {
+  GRACE_TRY(spend(std::min(weight_of(a), weight_of(b))));
   if (op == "==") return equal(a, b);
   if (op == "!=") return !equal(a, b);
   if (op == "in") return contains(b, a);
@@ -243,8 +245,8 @@ Result<bool> Interpreter::compare(const std::string& op, const Value& a, const V
 Result<Value> Interpreter::concat(std::span<const Value> parts) {
   std::string out;
   for (const Value& part : parts) {
-    const std::string text = GRACE_TRY(to_text(part));
-    GRACE_TRY(append(out, text));
+    const std::string text = GRACE_TRY(text_of(part));
+    out += text;
   }
   return Value::of(std::move(out));
 }
@@ -268,6 +270,8 @@ Result<Value> Interpreter::item(const Value& value, const Value& key) {
   const std::optional<Value> found = GRACE_TRY(item_only(value, key));
   if (found.has_value()) return *found;
   if (key.is_string()) return attribute(value, key.text());
+  if (!key.is_number() && !key.is_none())
+    return Value::undefined(fmt::format("'{} object' has no such element", type_name(value)));
   return Value::undefined(
       fmt::format("'{} object' has no element {}", type_name(value), GRACE_TRY(to_repr(key))));
 }

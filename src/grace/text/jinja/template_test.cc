@@ -125,6 +125,13 @@ TEST(ATemplate, IsStoppedBeforeItTakesTooMuch) {
       "{% set n = namespace(x={}) %}{% for i in range(1000) %}{% set n.x = {'a': n.x} %}{% endfor %}{{ n.x "
       "}}",
       "{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}",
+      "{% set n = namespace(x=[1]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+      "{% set n = namespace(x={}) %}{% for i in range(90) %}{% set n.x = {'a': n.x, 'b': n.x} %}{% endfor %}",
+      "{% set n = namespace(x=[1]) %}{% for i in range(20) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+      "{% for i in range(99999) %}{% if n.x == [n.x][0] and n.x|tojson and n.x in [n.x] %}{% endif %}{% "
+      "endfor %}",
+      "{% set n = namespace(x=[1]) %}{% for i in range(20) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+      "{{ ([n.x] * 10000)|unique|list|length }}",
       "{{ 'ab' * 1000000000 }}",
       "{{ [1] * 9223372036854775807 }}",
       "{{ ('a' * 1000000)|list|length }}{{ ('a' * 100000).replace('a', 'b' * 100000) }}",

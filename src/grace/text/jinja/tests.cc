@@ -94,7 +94,7 @@ Result<bool> Interpreter::test(const std::string& name, const Value& value, cons
     return value.held().index() == other.held().index() && equal(value, other);
   }
   if (name == "lower" || name == "upper") {
-    const std::string text = GRACE_TRY(to_text(value));
+    const std::string text = GRACE_TRY(text_of(value));
     const std::string low = lower(text);
     const std::string high = upper(text);
     return low != high && text == (name == "lower" ? low : high);

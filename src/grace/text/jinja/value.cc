@@ -10,14 +10,6 @@
 namespace grace::jinja {
 namespace {
 
-Value make_sequence(Sequence::Kind kind, std::vector<Value> items) {
-  auto sequence = std::make_shared<Sequence>();
-  sequence->kind = kind;
-  for (const Value& item : items) sequence->nesting = std::max(sequence->nesting, 1 + nesting_of(item));
-  sequence->items = std::move(items);
-  return Value::Held(std::shared_ptr<const Sequence>(std::move(sequence)));
-}
-
 bool equal_items(const Sequence& a, const Sequence& b) {
   if (a.kind != b.kind) return false;
   return std::ranges::equal(a.items, b.items, [](const Value& x, const Value& y) { return equal(x, y); });
@@ -45,13 +37,6 @@ Result<std::string> join_reprs(const std::vector<Value>& items) {
 Value Value::of(std::string bytes, bool markup) {
   return Held(std::make_shared<const Text>(Text{std::move(bytes), markup}));
 }
-Value Value::list(std::vector<Value> items) { return make_sequence(Sequence::Kind::kList, std::move(items)); }
-Value Value::tuple(std::vector<Value> items) {
-  return make_sequence(Sequence::Kind::kTuple, std::move(items));
-}
-Value Value::iterator(std::vector<Value> items) {
-  return make_sequence(Sequence::Kind::kIterator, std::move(items));
-}
 Value Value::undefined(std::string why) {
   return Held(Undefined{std::make_shared<const std::string>(std::move(why))});
 }
@@ -64,15 +49,12 @@ Value Value::from_json(const Json& json) {
   if (json.is_number()) return of(json.get<double>());
   if (json.is_string()) return of(json.get<std::string>());
   if (json.is_array()) {
-    std::vector<Value> items;
-    for (const Json& item : json) items.push_back(from_json(item));
-    return list(std::move(items));
+    auto list = std::make_shared<Sequence>();
+    for (const Json& item : json) list->add(from_json(item));
+    return Held(std::shared_ptr<const Sequence>(std::move(list)));
   }
   auto dict = std::make_shared<Dict>();
-  for (const auto& [key, item] : json.items()) {
-    dict->items.emplace_back(of(key), from_json(item));
-    dict->nesting = std::max(dict->nesting, 1 + nesting_of(dict->items.back().second));
-  }
+  for (const auto& [key, item] : json.items()) dict->add(of(key), from_json(item));
   return Held(std::shared_ptr<const Dict>(std::move(dict)));
 }
 
@@ -119,6 +101,33 @@ int nesting_of(const Value& value) {
   if (const Sequence* sequence = value.sequence()) return sequence->nesting;
   if (const Dict* dict = value.dict()) return dict->nesting;
   return 0;
+}
+
+std::size_t weight_of(const Value& value) {
+  if (value.is_string()) return std::min(kMostWeight, 1 + value.text().size());
+  if (const Sequence* sequence = value.sequence()) return sequence->weight;
+  if (const Dict* dict = value.dict()) return dict->weight;
+  return 1;
+}
+
+void Sequence::add(Value item) {
+  nesting = std::max(nesting, 1 + nesting_of(item));
+  weight = std::min(kMostWeight, weight + weight_of(item));
+  items.push_back(std::move(item));
+}
+
+void Dict::add(Value key, Value value) {
+  nesting = std::max(nesting, 1 + nesting_of(value));
+  weight = std::min(kMostWeight, weight + weight_of(key) + weight_of(value));
+  items.emplace_back(std::move(key), std::move(value));
+}
+
+void Dict::set(Value key, Value value) {
+  const auto known = std::ranges::find_if(items, [&](const auto& item) { return equal(item.first, key); });
+  if (known == items.end()) return add(std::move(key), std::move(value));
+  nesting = std::max(nesting, 1 + nesting_of(value));
+  weight = std::min(kMostWeight, weight + weight_of(value));
+  known->second = std::move(value);
 }
 
 bool may_be_stored(const Value& value) {

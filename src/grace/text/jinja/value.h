@@ -56,9 +56,6 @@ class Value {
   static Value of(double value) { return Held(value); }
   static Value of(std::string bytes, bool markup = false);
   static Value of(const char*) = delete;  // would be a bool
-  static Value list(std::vector<Value> items);
-  static Value tuple(std::vector<Value> items);
-  static Value iterator(std::vector<Value> items);
   static Value undefined(std::string why);
   // Objects keep their order; a number that no 64 bits hold becomes a float, as Json has it.
   static Value from_json(const Json& json);
@@ -97,8 +94,10 @@ struct Sequence {
   Kind kind = Kind::kList;
   std::vector<Value> items;
   int nesting = 1;            // values in values
+  std::size_t weight = 1;     // of all of it, written out
   mutable bool used = false;  // kIterator: nothing more comes
 
+  void add(Value item);  // and counts it in
   bool has_length() const { return kind != Kind::kIterator; }
   bool has_index() const { return kind == Kind::kList || kind == Kind::kTuple; }
 };
@@ -106,7 +105,12 @@ struct Sequence {
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   int nesting = 1;
+  std::size_t weight = 1;
 
+  // Takes a key that is not there yet, and counts it in.
+  void add(Value key, Value value);
+  // The same where it may be there: then the key keeps its place.
+  void set(Value key, Value value);
   const Value* find(const Value& key) const;  // null: no such key
   const Value* find(std::string_view key) const;
 };
@@ -123,6 +127,10 @@ struct Loop {
 
 // Of the deepest value in it; 0 for what holds none.
 int nesting_of(const Value& value);
+// About as many bytes as the value written out has; what is held many times counts many times. At most
+// kMostWeight, which no value in use reaches.
+inline constexpr std::size_t kMostWeight = std::size_t{1} << 27;
+std::size_t weight_of(const Value& value);
 // Whether it may stand in a list, a dict or a namespace: what lives no longer than its scope may not.
 bool may_be_stored(const Value& value);
 
