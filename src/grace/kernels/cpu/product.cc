@@ -89,8 +89,8 @@ bool OperandMaker::reads_as_it_is(const PackedMatrix& weight) {
 void OperandMaker::reserve(const PackedMatrix& weight, std::size_t rows) {
   const Tiles& tiles = tiles_of(weight);
   stride_ = padded_stride(packed_depth(weight.in, weight.storage) * operand_width(tiles.operand));
-  const auto multiple = static_cast<std::size_t>(tiles.row_multiple);
-  const std::size_t whole = (rows + multiple - 1) / multiple * multiple;
+  // Any of the rows may be a block's first, and its last tile read on to a whole multiple.
+  const std::size_t whole = rows + static_cast<std::size_t>(tiles.row_multiple) - 1;
   if (bytes_.size() < whole * stride_) bytes_ = Bytes(whole * stride_);
   if (whole > rows) std::memset(bytes_.data() + rows * stride_, 0, (whole - rows) * stride_);
   if (tiles.operand == Operand::kU8 && scales_.size() < rows) scales_.resize(rows);
