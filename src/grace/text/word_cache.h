@@ -1,6 +1,7 @@
 // Ids of short words that have just been encoded: text repeats itself.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,7 @@ class WordCache {
     entry.size = static_cast<std::uint8_t>(word.size());
     entry.num_ids = static_cast<std::uint8_t>(ids.size());
     std::memcpy(entry.word.data(), word.data(), word.size());
-    std::memcpy(entry.ids.data(), ids.data(), ids.size_bytes());
+    std::ranges::copy(ids, entry.ids.begin());  // perhaps none, from nowhere
   }
 
  private:
