@@ -18,6 +18,17 @@ struct Avx2Lanes {
   static Vector div(Vector a, Vector b) { return _mm256_div_ps(a, b); }
   static Vector min(Vector a, Vector b) { return _mm256_min_ps(a, b); }
   static Vector max(Vector a, Vector b) { return _mm256_max_ps(a, b); }
+  // Halves upon halves: lane i and lane i + half, until one is left.
+  static float sum(Vector v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float largest(Vector v) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
   static Vector widen_even(const std::byte* pairs) {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs)), 16));

@@ -18,6 +18,19 @@ struct Avx512Lanes {
   static Vector div(Vector a, Vector b) { return _mm512_div_ps(a, b); }
   static Vector min(Vector a, Vector b) { return _mm512_min_ps(a, b); }
   static Vector max(Vector a, Vector b) { return _mm512_max_ps(a, b); }
+  // Halves upon halves: lane i and lane i + half, until one is left.
+  static float sum(Vector v) {
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float largest(Vector v) {
+    const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
   static Vector widen_even(const std::byte* pairs) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
   }

@@ -32,6 +32,12 @@ struct PortableLanes {
   static Vector div(Vector a, Vector b) { return a / b; }
   static Vector min(Vector a, Vector b) { return a < b ? a : b; }
   static Vector max(Vector a, Vector b) { return a > b ? a : b; }
+  // Halves upon halves: lane i and lane i + half, until one is left.
+  static float sum(Vector v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+  static float largest(Vector v) {
+    const float a = v[0] > v[2] ? v[0] : v[2], b = v[1] > v[3] ? v[1] : v[3];
+    return a > b ? a : b;
+  }
   static Vector widen_even(const std::byte* pairs) {
     Whole w;
     std::memcpy(&w, pairs, sizeof w);
