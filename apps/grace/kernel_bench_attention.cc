@@ -36,11 +36,18 @@ struct Sequences {
   int next = 0;
 };
 
-// Rows as the cache holds them.
-kernels::Bytes cached(std::span<const std::uint16_t> halves, std::span<const float> wide, Element element) {
-  const auto from = element == Element::kF32 ? std::as_bytes(wide) : std::as_bytes(halves);
-  kernels::Bytes bytes(from.size());
-  std::memcpy(bytes.data(), from.data(), from.size());
+// Rows as the cache holds them: blocks of heads.
+kernels::Bytes cached(std::span<const std::uint16_t> halves, std::span<const float> wide, Element element,
+                      std::size_t row, std::size_t heads) {
+  const std::byte* from =
+      element == Element::kF32 ? std::as_bytes(wide).data() : std::as_bytes(halves).data();
+  const std::size_t rows = wide.size() / row, dim = row / heads, width = bytes_of(element);
+  constexpr std::size_t kBlock = kernels::kCacheBlock;
+  kernels::Bytes bytes((rows + kBlock - 1) / kBlock * kBlock * row * width);
+  for (std::size_t t = 0; t < rows; ++t)
+    for (std::size_t h = 0; h < heads; ++h)
+      std::memcpy(bytes.data() + (t / kBlock * kBlock * row + (h * kBlock + t % kBlock) * dim) * width,
+                  from + (t * row + h * dim) * width, dim * width);
   return bytes;
 }
 
@@ -59,10 +66,10 @@ void make_cache(Sequences& s) {
   s.wide_keys = widened(keys);
   s.wide_values = s.values_are_keys ? s.wide_keys : widened(values);
   for (int i = 0; i < s.count; ++i) {
-    s.keys.push_back(cached(keys, s.wide_keys, s.element));
+    s.keys.push_back(cached(keys, s.wide_keys, s.element, s.key_row, size_of(s.shape.kv_heads)));
     s.key_blocks.push_back(blocks_of(s.keys.back(), s.key_row * bytes_of(s.element), s.length));
     if (s.values_are_keys) continue;
-    s.values.push_back(cached(values, s.wide_values, s.element));
+    s.values.push_back(cached(values, s.wide_values, s.element, s.value_row, size_of(s.shape.kv_heads)));
     s.value_blocks.push_back(blocks_of(s.values.back(), s.value_row * bytes_of(s.element), s.length));
   }
   const std::size_t rows = size_of(s.together * s.num_new * s.shape.heads);
@@ -76,9 +83,9 @@ Work run(Sequences& s) {
   std::vector<kernels::AttentionItem> items;
   for (int i = 0; i < s.together; ++i) {
     const std::size_t at = size_of((s.next + i) % s.count);
-    const kernels::CachedRows keys{s.key_blocks[at], s.length, static_cast<int>(s.key_row), s.element};
+    const kernels::CachedRows keys{s.key_blocks[at], s.length, static_cast<int>(s.key_row), s.element, true};
     const kernels::CachedRows values{s.values_are_keys ? s.key_blocks[at] : s.value_blocks[at], s.length,
-                                     static_cast<int>(s.value_row), s.element};
+                                     static_cast<int>(s.value_row), s.element, true};
     items.push_back({std::span<const float>(s.q).subspan(size_of(i) * q_size, q_size), keys, values,
                      std::span(s.out).subspan(size_of(i) * out_size, out_size)});
   }

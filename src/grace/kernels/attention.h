@@ -18,6 +18,9 @@ struct CachedRows {
   int length = 0;
   int row = 0;
   Element element = Element::kF32;  // or kBf16, which is widened as it is read
+  // Whether a block is [kv_heads][kCacheBlock][dim], so that what one head reads lies together, and not
+  // [kCacheBlock][row].
+  bool by_head = false;
 };
 
 struct AttentionShape {

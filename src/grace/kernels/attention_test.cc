@@ -13,10 +13,14 @@ struct Cache {
   std::vector<const std::byte*> blocks;
   CachedRows rows;
 
-  Cache(std::span<const float> values, std::size_t row, Element element) {
+  // In blocks of heads where dim is not 0.
+  Cache(std::span<const float> all, std::size_t row, Element element, std::size_t dim = 0) {
+    const std::vector<float> values =
+        dim == 0 ? std::vector<float>(all.begin(), all.end()) : by_head(all, row, dim);
     for (std::size_t first = 0; first < values.size(); first += row * kCacheBlock) {
       auto& block = memory.emplace_back();
-      for (const float v : values.subspan(first, std::min(row * kCacheBlock, values.size() - first))) {
+      for (const float v :
+           std::span(values).subspan(first, std::min(row * kCacheBlock, values.size() - first))) {
         const std::uint16_t half = bf16_of_f32(v);
         const std::size_t at = block.size(), width = element == Element::kF32 ? 4 : 2;
         block.resize(at + width);
@@ -26,7 +30,16 @@ struct Cache {
       block.reserve(block.size() + 64);
     }
     for (const auto& block : memory) blocks.push_back(block.data());
-    rows = {blocks, static_cast<int>(values.size() / row), static_cast<int>(row), element};
+    rows = {blocks, static_cast<int>(all.size() / row), static_cast<int>(row), element, dim != 0};
+  }
+  static std::vector<float> by_head(std::span<const float> all, std::size_t row, std::size_t dim) {
+    constexpr std::size_t kBlock = kCacheBlock;
+    std::vector<float> out((all.size() / row + kBlock - 1) / kBlock * kBlock * row, kPoison);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::size_t t = i / row, head = i % row / dim;
+      out[t / kBlock * kBlock * row + (head * kBlock + t % kBlock) * dim + i % dim] = all[i];
+    }
+    return out;
   }
 };
 
@@ -50,6 +63,8 @@ TEST_P(AnAttention, EqualsTheReferenceAndGivesATokenTheSameBitsInAPrefillAndAlon
   reference::attention(q, keys, values, shape, expected);
   for (const Element element : {Element::kF32, Element::kBf16}) {
     const Cache key_cache(keys, key_row, element), value_cache(values, value_row, element);
+    const Cache key_heads(keys, key_row, element, static_cast<std::size_t>(key_dim));
+    const Cache value_heads(values, value_row, element, static_cast<std::size_t>(value_dim));
     for (const Instructions instructions : usable_instructions()) {
       SCOPED_TRACE(name_of(instructions));
       std::vector<float> alone(expected.size(), kPoison);
@@ -65,7 +80,7 @@ TEST_P(AnAttention, EqualsTheReferenceAndGivesATokenTheSameBitsInAPrefillAndAlon
         ThreadPool pool(threads);
         std::vector<float> together(expected.size(), kPoison), again(expected.size(), kPoison);
         const AttentionItem items[] = {{q, key_cache.rows, value_cache.rows, together},
-                                       {q, key_cache.rows, value_cache.rows, again}};
+                                       {q, key_heads.rows, value_heads.rows, again}};
         attention(items, shape, instructions, pool);
         EXPECT_TRUE(same_bits(together, alone)) << threads;
         EXPECT_TRUE(same_bits(again, alone)) << threads;

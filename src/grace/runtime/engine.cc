@@ -56,9 +56,9 @@ class CpuEngine final : public Engine {
                  options.aligned,  options.arithmetic, spans_},
         runner_(context_, options),
         rotary_(rotary_of(config_)),
-        memory_{
-            KvCache(config_.num_layers, cache_row_of(config_).keys, cache_row_of(config_).values,
-                    options.arithmetic.numbers == kernels::Numbers::kF32 ? Element::kF32 : Element::kBf16)},
+        memory_{KvCache(config_.num_layers, cache_row_of(config_).keys, cache_row_of(config_).values,
+                        options.arithmetic.numbers == kernels::Numbers::kF32 ? Element::kF32 : Element::kBf16,
+                        config_.attention == AttentionKind::kLatent ? 1 : config_.num_kv_heads)},
         counters_(config_.moe_layers.size()),
         choose_(options.choose),
         record_trace_(options.record_trace) {}

@@ -16,14 +16,19 @@ constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-KvCache::KvCache(int num_layers, int key_row, int value_row, Element element)
-    : num_layers_(num_layers), element_(element), keys_(key_row, element), values_(value_row, element) {
+KvCache::KvCache(int num_layers, int key_row, int value_row, Element element, int heads)
+    : num_layers_(num_layers),
+      element_(element),
+      keys_(key_row, heads, element),
+      values_(value_row, heads, element) {
   GRACE_CHECK(num_layers >= 0 && key_row >= 0 && value_row >= 0, "sizes below 0");
+  GRACE_CHECK(heads >= 1 && key_row % heads == 0 && value_row % heads == 0, "a row is not of whole heads");
   GRACE_CHECK(element != Element::kF16, "f16 is not cached");
 }
 
-KvCache::Pool::Pool(int row, Element element)
+KvCache::Pool::Pool(int row, int heads, Element element)
     : row_(static_cast<std::size_t>(row)),
+      dim_(row_ / static_cast<std::size_t>(heads)),
       block_bytes_((kBlockRows * row_ * bytes_of(element) + kLine - 1) / kLine * kLine) {}
 
 std::byte* KvCache::Pool::take() {
@@ -46,12 +51,15 @@ void KvCache::Pool::append(Rows& rows, std::span<const float> values, Element el
   for (; !values.empty(); values = values.subspan(row_)) {
     const std::size_t place = static_cast<std::size_t>(rows.length++) % kBlockRows;
     if (place == 0) rows.blocks.push_back(take());
-    std::byte* to = const_cast<std::byte*>(rows.blocks.back()) + place * row_ * bytes_of(element);
-    if (element == Element::kF32) {
-      std::memcpy(to, values.data(), row_ * sizeof(float));
-    } else {
-      auto* halves = reinterpret_cast<std::uint16_t*>(to);
-      for (std::size_t i = 0; i < row_; ++i) halves[i] = bf16_of_f32(values[i]);
+    auto* block = const_cast<std::byte*>(rows.blocks.back());
+    for (std::size_t first = 0; first < row_; first += dim_) {
+      std::byte* to = block + (first * kBlockRows + place * dim_) * bytes_of(element);
+      if (element == Element::kF32) {
+        std::memcpy(to, values.data() + first, dim_ * sizeof(float));
+      } else {
+        auto* halves = reinterpret_cast<std::uint16_t*>(to);
+        for (std::size_t i = 0; i < dim_; ++i) halves[i] = bf16_of_f32(values[first + i]);
+      }
     }
   }
 }
@@ -91,12 +99,12 @@ void KvCache::append(int layer, int sequence, std::span<const float> keys, std::
 
 kernels::CachedRows KvCache::keys(int layer, int sequence) const {
   const Rows& rows = cell(layer, sequence).keys;
-  return {rows.blocks, rows.length, static_cast<int>(keys_.row()), element_};
+  return {rows.blocks, rows.length, static_cast<int>(keys_.row()), element_, true};
 }
 
 kernels::CachedRows KvCache::values(int layer, int sequence) const {
   const Rows& rows = cell(layer, sequence).values;
-  return {rows.blocks, rows.length, static_cast<int>(values_.row()), element_};
+  return {rows.blocks, rows.length, static_cast<int>(values_.row()), element_, true};
 }
 
 std::int64_t KvCache::bytes_per_token() const {

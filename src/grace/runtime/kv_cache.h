@@ -17,7 +17,8 @@ class KvCache {
  public:
   // Of each layer and token key_row and value_row values; value_row may be 0. element: kF32 or kBf16, to
   // which what is appended is rounded.
-  KvCache(int num_layers, int key_row, int value_row, Element element);
+  // A row is of `heads` heads, one behind the other.
+  KvCache(int num_layers, int key_row, int value_row, Element element, int heads = 1);
 
   // Slots [0, num_sequences), all empty.
   void reset(int num_sequences);
@@ -51,7 +52,7 @@ class KvCache {
   // Blocks of rows of one size.
   class Pool {
    public:
-    Pool(int row, Element element);
+    Pool(int row, int heads, Element element);
     std::size_t row() const { return row_; }
     void append(Rows& rows, std::span<const float> values, Element element);
     void give(Rows& rows);
@@ -59,7 +60,7 @@ class KvCache {
    private:
     std::byte* take();
 
-    std::size_t row_, block_bytes_;
+    std::size_t row_, dim_, block_bytes_;  // dim: of a head
     std::vector<kernels::Bytes> slabs_;
     std::vector<std::byte*> free_;
   };

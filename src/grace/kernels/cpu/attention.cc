@@ -42,6 +42,10 @@ void check(const AttentionItem& item, const AttentionShape& shape) {
   GRACE_CHECK(
       item.keys.row >= shape.kv_heads * shape.key_dim && item.values.row >= shape.kv_heads * shape.value_dim,
       "a row is shorter than its heads");
+  GRACE_CHECK((!item.keys.by_head || item.keys.row == shape.kv_heads * shape.key_dim) &&
+                  (!item.values.by_head || item.values.row == shape.kv_heads * shape.value_dim ||
+                   shape.kv_heads == 1),
+              "blocks by heads are of other heads");
 }
 
 // Working memory of one thread.
@@ -74,24 +78,25 @@ void run(const Piece& piece, const AttentionShape& shape, const VectorFunctions&
   }
   const std::size_t floats = attend_scratch(rows, shape.key_dim, shape.value_dim);
   if (scratch.bytes.size() < floats * sizeof(float)) scratch.bytes = Bytes(floats * sizeof(float));
-  functions.attend({.rows = rows,
-                    .q = scratch.q.data(),
-                    .out = scratch.out.data(),
-                    .first_key = scratch.first.data(),
-                    .last_key = scratch.last.data(),
-                    .first = scratch.first.front(),
-                    .last = scratch.last.back(),
-                    .keys = item.keys.blocks.data(),
-                    .values = item.values.blocks.data(),
-                    .key_row = item.keys.row,
-                    .value_row = item.values.row,
-                    .key_offset = piece.kv_head * shape.key_dim,
-                    .value_offset = piece.kv_head * shape.value_dim,
-                    .key_dim = shape.key_dim,
-                    .value_dim = shape.value_dim,
-                    .bf16 = item.keys.element == Element::kBf16,
-                    .scale = shape.scale,
-                    .scratch = reinterpret_cast<float*>(scratch.bytes.data())});
+  functions.attend(
+      {.rows = rows,
+       .q = scratch.q.data(),
+       .out = scratch.out.data(),
+       .first_key = scratch.first.data(),
+       .last_key = scratch.last.data(),
+       .first = scratch.first.front(),
+       .last = scratch.last.back(),
+       .keys = item.keys.blocks.data(),
+       .values = item.values.blocks.data(),
+       .key_row = item.keys.by_head && shape.kv_heads > 1 ? shape.key_dim : item.keys.row,
+       .value_row = item.values.by_head && shape.kv_heads > 1 ? shape.value_dim : item.values.row,
+       .key_offset = piece.kv_head * shape.key_dim * (item.keys.by_head ? kCacheBlock : 1),
+       .value_offset = piece.kv_head * shape.value_dim * (item.values.by_head ? kCacheBlock : 1),
+       .key_dim = shape.key_dim,
+       .value_dim = shape.value_dim,
+       .bf16 = item.keys.element == Element::kBf16,
+       .scale = shape.scale,
+       .scratch = reinterpret_cast<float*>(scratch.bytes.data())});
 }
 
 }  // namespace
