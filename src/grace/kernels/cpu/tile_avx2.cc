@@ -14,10 +14,10 @@
 namespace grace::kernels {
 namespace {
 
-#include "grace/kernels/cpu/attention_body.h"
-#include "grace/kernels/cpu/block_body.h"
-#include "grace/kernels/cpu/lanes_avx2.h"
-#include "grace/kernels/cpu/vector_body.h"
+#include "grace/kernels/cpu/attention_body.inc"
+#include "grace/kernels/cpu/block_body.inc"
+#include "grace/kernels/cpu/lanes_avx2.inc"
+#include "grace/kernels/cpu/vector_body.inc"
 
 // Four products of a byte of x and one of the weight: as 16-bit numbers, even and odd bytes apart, since the
 // instruction for bytes saturates.

@@ -14,10 +14,10 @@
 namespace grace::kernels {
 namespace {
 
-#include "grace/kernels/cpu/attention_body.h"
-#include "grace/kernels/cpu/block_body.h"
-#include "grace/kernels/cpu/lanes_avx512.h"
-#include "grace/kernels/cpu/vector_body.h"
+#include "grace/kernels/cpu/attention_body.inc"
+#include "grace/kernels/cpu/block_body.inc"
+#include "grace/kernels/cpu/lanes_avx512.inc"
+#include "grace/kernels/cpu/vector_body.inc"
 
 // As in avx2: even and odd bytes apart, as 16-bit numbers.
 struct U8ByInt8 {

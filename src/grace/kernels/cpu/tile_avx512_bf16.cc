@@ -12,8 +12,8 @@
 namespace grace::kernels {
 namespace {
 
-#include "grace/kernels/cpu/block_body.h"
-#include "grace/kernels/cpu/lanes_avx512.h"
+#include "grace/kernels/cpu/block_body.inc"
+#include "grace/kernels/cpu/lanes_avx512.inc"
 
 // Pairs of bf16: both products are added to the sum by one instruction.
 struct Bf16ByBf16 {

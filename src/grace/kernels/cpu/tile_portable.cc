@@ -5,9 +5,9 @@
 namespace grace::kernels {
 namespace {
 
-#include "grace/kernels/cpu/attention_body.h"
-#include "grace/kernels/cpu/block_body.h"
-#include "grace/kernels/cpu/vector_body.h"
+#include "grace/kernels/cpu/attention_body.inc"
+#include "grace/kernels/cpu/block_body.inc"
+#include "grace/kernels/cpu/vector_body.inc"
 
 constexpr int kRowsU8 = 4;
 
