@@ -19,12 +19,11 @@ enum class Storage : std::uint8_t { kF32, kBf16, kInt8 };
 
 inline constexpr int kPanel = 32;  // output columns
 
-// Bytes on a boundary of a cache line. Owner, or a view of memory that outlives it (a mapped cache).
+// Bytes on a boundary of a cache line, large ones on one of a large page. Owner.
 class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(std::size_t size);  // not initialised
-  static Bytes view(std::span<const std::byte> bytes);
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }

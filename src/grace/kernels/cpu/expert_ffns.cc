@@ -2,14 +2,12 @@
 #include <vector>
 
 #include "grace/base/check.h"
-#include "grace/kernels/cpu/product.h"
-#include "grace/kernels/cpu/vector_functions.h"
+#include "grace/kernels/cpu/expert_panels.h"
 #include "grace/kernels/matmul.h"
 
 namespace grace::kernels {
 namespace {
 
-constexpr std::size_t kHalfPanel = kPanel / 2;
 // From so many experts a thread on, the last to finish leaves the others waiting for little.
 constexpr std::size_t kManyOfThread = 16;
 // Panels that one thread takes at a time: two groups of the most that are read at once.
@@ -45,33 +43,6 @@ std::vector<float>& sums_of_thread() {
   return sums;
 }
 
-void activate(const ExpertRows& rows, Lot& lot, std::size_t first, std::size_t last) {
-  const PackedExpert& expert = *rows.expert;
-  const auto ffn = static_cast<std::size_t>(expert.ffn);
-  const VectorFunctions& functions = functions_for(expert.gate_up.arithmetic.instructions);
-  multiply(expert.gate_up, lot.x, static_cast<int>(rows.rows.size()), first, last, {}, sums_of_thread(),
-           [&](std::size_t panel, const float* sums) {
-             const std::size_t column = panel * kHalfPanel, columns = std::min(kHalfPanel, ffn - column);
-             for (std::size_t r = 0; r < rows.rows.size(); ++r) {
-               alignas(64) float half[kHalfPanel];
-               functions.silu_times_up(sums + r * kPanel, half);
-               std::copy_n(half, columns, lot.activations.data() + r * ffn + column);
-             }
-           });
-}
-
-void bring_down(const ExpertRows& rows, const Lot& lot, std::size_t first, std::size_t last) {
-  const PackedMatrix& down = rows.expert->down;
-  const auto hidden = static_cast<std::size_t>(down.out);
-  multiply(down, lot.activated, static_cast<int>(rows.rows.size()), first, last, {}, sums_of_thread(),
-           [&](std::size_t panel, const float* sums) {
-             const std::size_t column = panel * kPanel;
-             const std::size_t columns = std::min<std::size_t>(kPanel, hidden - column);
-             for (std::size_t r = 0; r < rows.rows.size(); ++r)
-               std::copy_n(sums + r * kPanel, columns, rows.y[r] + column);
-           });
-}
-
 // Both products over the panels of all experts, a loop each.
 void share_panels(std::span<const ExpertRows> experts, ThreadPool& pool) {
   static thread_local std::vector<Lot> kept;
@@ -89,7 +60,10 @@ void share_panels(std::span<const ExpertRows> experts, ThreadPool& pool) {
   }
   pool.for_each(items.size(), [&](std::size_t i, int) {
     const auto& item = items[i];
-    activate(experts[item.expert], lots[item.expert], item.first, item.last);
+    const ExpertRows& rows = experts[item.expert];
+    Lot& lot = lots[item.expert];
+    activate_into(*rows.expert, lot.x, rows.rows.size(), item.first, item.last, {}, sums_of_thread(),
+                  lot.activations.data());
   });
   items.clear();
   for (std::size_t e = 0; e < experts.size(); ++e) {
@@ -100,7 +74,9 @@ void share_panels(std::span<const ExpertRows> experts, ThreadPool& pool) {
   }
   pool.for_each(items.size(), [&](std::size_t i, int) {
     const auto& item = items[i];
-    bring_down(experts[item.expert], lots[item.expert], item.first, item.last);
+    const ExpertRows& rows = experts[item.expert];
+    multiply_into(rows.expert->down, lots[item.expert].activated, rows.rows.size(), item.first, item.last,
+                  sums_of_thread(), [&](std::size_t r) { return rows.y[r]; });
   });
 }
 

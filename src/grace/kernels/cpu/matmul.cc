@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "grace/base/check.h"
-#include "grace/kernels/cpu/product.h"
-#include "grace/kernels/cpu/vector_functions.h"
+#include "grace/kernels/cpu/expert_panels.h"
 
 namespace grace::kernels {
 namespace {
-
-constexpr std::size_t kHalfPanel = kPanel / 2;
 
 // Working memory of one thread, kept.
 struct Scratch {
@@ -30,21 +27,13 @@ std::size_t rows_of(std::span<const float> x, const PackedMatrix& weight, std::s
   return rows;
 }
 
-OperandRows from_row(const OperandRows& x, std::size_t row) {
-  return {x.data + row * x.stride, x.stride, x.scales == nullptr ? nullptr : x.scales + row};
+// Row r of a matrix of `width` columns.
+auto rows_from(float* first, int width) {
+  return [first, width](std::size_t r) { return first + r * static_cast<std::size_t>(width); };
 }
 
-// Panels [first, last) of some rows into y [.., out], whose first row is theirs.
-void multiply_into(const PackedMatrix& weight, const OperandRows& x, std::size_t rows, std::size_t first,
-                   std::size_t last, float* y) {
-  const auto out = static_cast<std::size_t>(weight.out);
-  multiply(weight, x, static_cast<int>(rows), first, last, {}, scratch().sums,
-           [&](std::size_t panel, const float* sums) {
-             const std::size_t column = panel * kPanel;
-             const std::size_t columns = std::min<std::size_t>(kPanel, out - column);
-             for (std::size_t r = 0; r < rows; ++r)
-               std::copy_n(sums + r * kPanel, columns, y + r * out + column);
-           });
+OperandRows from_row(const OperandRows& x, std::size_t row) {
+  return {x.data + row * x.stride, x.stride, x.scales == nullptr ? nullptr : x.scales + row};
 }
 
 // A loop's items: row blocks by ranges of panels, a few for each thread.
@@ -78,23 +67,6 @@ OperandRows make_shared(const PackedMatrix& weight, std::span<const float> x, st
   return maker.rows();
 }
 
-// silu(gate) * up of panels [first, last) into activations [.., ffn].
-void activate_into(const PackedExpert& expert, const OperandRows& x, std::size_t rows, std::size_t first,
-                   std::size_t last, std::span<const std::byte> after, float* activations) {
-  const auto ffn = static_cast<std::size_t>(expert.ffn);
-  const VectorFunctions& functions = functions_for(expert.gate_up.arithmetic.instructions);
-  multiply(expert.gate_up, x, static_cast<int>(rows), first, last, after, scratch().sums,
-           [&](std::size_t panel, const float* sums) {
-             const std::size_t column = panel * kHalfPanel;
-             const std::size_t columns = std::min(kHalfPanel, ffn - column);
-             for (std::size_t r = 0; r < rows; ++r) {
-               alignas(64) float half[kHalfPanel];
-               functions.silu_times_up(sums + r * kPanel, half);
-               std::copy_n(half, columns, activations + r * ffn + column);
-             }
-           });
-}
-
 }  // namespace
 
 void matmul(std::span<const float> x, const PackedMatrix& weight, std::span<float> y, ThreadPool& pool) {
@@ -105,7 +77,8 @@ void matmul(std::span<const float> x, const PackedMatrix& weight, std::span<floa
   pool.for_each(grid.items(), [&](std::size_t item, int) {
     const std::size_t row = grid.first_row(item);
     multiply_into(weight, from_row(operand, row), grid.last_row(item) - row, grid.first_panel(item),
-                  grid.last_panel(item), y.data() + row * static_cast<std::size_t>(weight.out));
+                  grid.last_panel(item), scratch().sums,
+                  rows_from(y.data() + row * static_cast<std::size_t>(weight.out), weight.out));
   });
 }
 
@@ -116,8 +89,8 @@ void matmul_rows(std::span<const float> x, const PackedMatrix& weight, std::span
   const Grid grid(weight, rows, 1);
   for (std::size_t item = 0; item < grid.items(); ++item) {
     const std::size_t row = grid.first_row(item);
-    multiply_into(weight, from_row(operand, row), grid.last_row(item) - row, 0, grid.panels,
-                  y.data() + row * static_cast<std::size_t>(weight.out));
+    multiply_into(weight, from_row(operand, row), grid.last_row(item) - row, 0, grid.panels, scratch().sums,
+                  rows_from(y.data() + row * static_cast<std::size_t>(weight.out), weight.out));
   }
 }
 
@@ -130,16 +103,10 @@ void expert_ffn(std::span<const float* const> rows, const PackedExpert& expert, 
   const PackedMatrix& down = expert.down;
   const OperandRows x = mine.in.make(expert.gate_up, rows);
   activate_into(expert, x, rows.size(), 0, num_panels(expert.gate_up),
-                {down.panels.data(), down.panels.size()}, mine.activations.data());
+                {down.panels.data(), down.panels.size()}, mine.sums, mine.activations.data());
   const OperandRows middle = mine.middle.make(down, std::span(mine.activations).first(rows.size() * ffn));
-  const auto hidden = static_cast<std::size_t>(down.out);
-  multiply(down, middle, static_cast<int>(rows.size()), 0, num_panels(down), {}, mine.sums,
-           [&](std::size_t panel, const float* sums) {
-             const std::size_t column = panel * kPanel;
-             const std::size_t columns = std::min<std::size_t>(kPanel, hidden - column);
-             for (std::size_t r = 0; r < rows.size(); ++r)
-               std::copy_n(sums + r * kPanel, columns, y[r] + column);
-           });
+  multiply_into(down, middle, rows.size(), 0, num_panels(down), mine.sums,
+                [&](std::size_t r) { return y[r]; });
 }
 
 void ffn(std::span<const float> x, const PackedExpert& expert, std::span<float> y, ThreadPool& pool) {
@@ -156,14 +123,14 @@ void ffn(std::span<const float> x, const PackedExpert& expert, std::span<float> 
   pool.for_each(grid.items(), [&](std::size_t item, int) {
     const std::size_t row = grid.first_row(item);
     activate_into(expert, from_row(operand, row), grid.last_row(item) - row, grid.first_panel(item),
-                  grid.last_panel(item), {}, activations + row * ffn);
+                  grid.last_panel(item), {}, scratch().sums, activations + row * ffn);
   });
   const OperandRows middle = make_shared(expert.down, {activations, rows * ffn}, rows, mine.middle, pool);
   const Grid down(expert.down, rows, pool.num_threads());
   pool.for_each(down.items(), [&](std::size_t item, int) {
     const std::size_t row = down.first_row(item);
     multiply_into(expert.down, from_row(middle, row), down.last_row(item) - row, down.first_panel(item),
-                  down.last_panel(item), y.data() + row * hidden);
+                  down.last_panel(item), scratch().sums, rows_from(y.data() + row * hidden, expert.down.out));
   });
 }
 

@@ -184,13 +184,6 @@ Bytes::Bytes(std::size_t size) : size_(size) {
   data_ = owned_.get();
 }
 
-Bytes Bytes::view(std::span<const std::byte> bytes) {
-  Bytes view;
-  view.data_ = const_cast<std::byte*>(bytes.data());
-  view.size_ = bytes.size();
-  return view;
-}
-
 void Bytes::Free::operator()(std::byte* data) const { std::free(data); }
 
 std::size_t packed_depth(int in, Storage storage) {

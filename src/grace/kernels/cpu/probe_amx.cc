@@ -3,18 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "grace/kernels/cpu/amx_config.h"
 #include "grace/kernels/cpu/probe_loops.h"
 
 #if defined(__x86_64__)
 
 namespace grace::kernels {
 namespace {
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 // Eight tiles of rows and eight of weights, two of each for a step: 16 KiB.
 constexpr std::size_t kTile = 1024, kSteps = 4;

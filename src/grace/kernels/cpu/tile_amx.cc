@@ -1,18 +1,11 @@
 #include "grace/kernels/cpu/amx_body.h"
+#include "grace/kernels/cpu/amx_config.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 namespace grace::kernels {
 namespace {
-
-// Palette 1, all eight tiles of 16 rows by 64 bytes.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
 
 // The compiler knows tiles only by their numbers, so that each is spelled by the instruction itself.
 struct HardwareTiles {

@@ -353,14 +353,18 @@ Result<ExpressionPtr> ExpressionParser::postfix(ExpressionPtr node) {
     } else if (is_operator("[")) {
       node = GRACE_TRY(subscript(std::move(node)));
     } else if (is_operator("(")) {
-      ExpressionPtr call = make(Expression::Kind::kCall);
-      GRACE_TRY(adopt(*call, std::move(node)));
-      GRACE_TRY(arguments(*call));
-      node = std::move(call);
+      node = GRACE_TRY(call(std::move(node)));
     } else {
       return node;
     }
   }
+}
+
+Result<ExpressionPtr> ExpressionParser::call(ExpressionPtr callee) {
+  ExpressionPtr outer = make(Expression::Kind::kCall);
+  GRACE_TRY(adopt(*outer, std::move(callee)));
+  GRACE_TRY(arguments(*outer));
+  return outer;
 }
 
 Result<ExpressionPtr> ExpressionParser::dot(ExpressionPtr node) {
@@ -400,10 +404,7 @@ Result<ExpressionPtr> ExpressionParser::filters_and_tests(ExpressionPtr node) {
     } else if (is_name("is")) {
       node = GRACE_TRY(test(std::move(node)));
     } else if (is_operator("(")) {
-      ExpressionPtr call = make(Expression::Kind::kCall);
-      GRACE_TRY(adopt(*call, std::move(node)));
-      GRACE_TRY(arguments(*call));
-      node = std::move(call);
+      node = GRACE_TRY(call(std::move(node)));
     } else {
       return node;
     }

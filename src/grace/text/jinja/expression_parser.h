@@ -79,6 +79,7 @@ class ExpressionParser {
   Result<ExpressionPtr> list_literal();
   Result<ExpressionPtr> dict_literal();
   Result<ExpressionPtr> postfix(ExpressionPtr node);
+  Result<ExpressionPtr> call(ExpressionPtr callee);
   Result<ExpressionPtr> dot(ExpressionPtr node);
   Result<ExpressionPtr> subscript(ExpressionPtr node);
   Result<ExpressionPtr> filters_and_tests(ExpressionPtr node);
