@@ -90,7 +90,7 @@ inline int one_panel(int) { return 1; }
 
 template <class T, class Dot>
 Tiles amx_tiles_of(Operand operand) {
-  return {operand, 2 * kTileRows, &one_panel, kTileRows, &amx_run<T, Dot>};
+  return {operand, &one_panel, kTileRows, &amx_run<T, Dot>};
 }
 
 }  // namespace

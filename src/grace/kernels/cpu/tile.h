@@ -37,7 +37,6 @@ using TileFunction = void (*)(const TileCall& call);
 
 struct Tiles {
   Operand operand = Operand::kF32;
-  int max_rows = 0;
   // Panels to take at once for so many rows, so that few rows read memory in several streams.
   int (*panels_for)(int rows) = nullptr;
   // Operand rows are read in such multiples; those beyond `rows` may be anything.
