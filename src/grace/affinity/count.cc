@@ -61,6 +61,7 @@ std::vector<LayerStats> count_layers(const Trace& trace, ThreadPool& pool) {
 double affinity_kept(const LayerStats& stats, std::span<const int> group_of_expert) {
   const auto num_experts = static_cast<std::size_t>(stats.num_experts);
   GRACE_CHECK(group_of_expert.size() == num_experts, "one group for each expert");
+  GRACE_CHECK(stats.affinity.size() == num_experts * num_experts, "affinity is known");
   std::int64_t kept = 0;
   std::int64_t all = 0;
   for (std::size_t i = 0; i < num_experts; ++i) {

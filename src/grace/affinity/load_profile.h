@@ -14,6 +14,9 @@
 
 namespace grace {
 
+// Of one expert in one layer: above any count, and small enough that a layer's sum fits 63 bits.
+inline constexpr std::int64_t kMaxLoad = std::int64_t{1} << 46;
+
 struct LoadProfile {
   std::string model;
   std::string source;
@@ -30,17 +33,22 @@ struct LoadProfile {
 // Ways in which the profile is not one, a line each, at most 20: `layer 3: expert 7 has a load of -1`.
 std::vector<std::string> violations(const LoadProfile& profile);
 
+// Whether a file of these first bytes (some hundreds are enough) is meant to be one, sound or not.
+bool looks_like_load_profile(std::string_view begin);
+
 // The JSON file of docs/formats/load-profile.md; the same profile gives the same bytes. Errors: io;
 // invalid_input with the place, the value and the bound.
 Result<LoadProfile> read_load_profile(const std::filesystem::path& path);
 // The same from memory; `place` stands for the path in messages.
 Result<LoadProfile> parse_load_profile(std::string_view text, std::string_view place);
-// REQUIRES: violations(profile) is empty. Errors: io.
+// Errors: io; invalid_input with the first of violations(profile).
 Status write_load_profile(const std::filesystem::path& path, const LoadProfile& profile);
 
 // What the trace counts, co-activation left out.
 LoadProfile load_profile_of(const Trace& trace);
-// As count_layers gives them, with affinity zero everywhere: for strategies that look at load alone.
+// [M] For strategies that look at load alone. What is not known is empty: affinity, and with it `between`.
 std::vector<LayerStats> stats_of(const LoadProfile& profile);
+// FNV-1a over shape and loads, 16 hex digits, for provenance.
+std::string hash_of(const LoadProfile& profile);
 
 }  // namespace grace
