@@ -6,11 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <system_error>
 #include <utility>
+
+#include "grace/files/atomic_file.h"
 
 namespace grace {
 namespace {
@@ -31,44 +32,10 @@ class Descriptor {
   }
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
-  // 0, or the errno of close(), where a full disk may only then be told.
-  int close() { return ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno; }
 
  private:
   int fd_;
 };
-
-// 0 or errno.
-int write_all(int fd, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
-
-int write_and_close(Descriptor& file, std::span<const std::span<const std::byte>> pieces) {
-  for (std::span<const std::byte> piece : pieces) {
-    if (const int code = write_all(file.get(), piece); code != 0) return code;
-  }
-  return file.close();
-}
-
-Status write_in_place(const std::filesystem::path& path, std::span<const std::span<const std::byte>> pieces) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!file.ok()) return system_error_at(path, errno);
-  if (const int code = write_and_close(file, pieces); code != 0) return system_error_at(path, code);
-  return {};
-}
-
-std::filesystem::path name_beside(const std::filesystem::path& path) {
-  static std::atomic<unsigned> counter{0};
-  std::filesystem::path beside = path;
-  beside += fmt::format(".{}.{}.tmp", ::getpid(), counter++);
-  return beside;
-}
 
 }  // namespace
 
@@ -136,24 +103,9 @@ Status write_text_atomically(const std::filesystem::path& path, std::string_view
 
 Status write_pieces_atomically(const std::filesystem::path& path,
                                std::span<const std::span<const std::byte>> pieces) {
-  std::filesystem::path target = path;
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) return system_error_at(path, EISDIR);
-    if (!S_ISREG(status.st_mode)) return write_in_place(path, pieces);
-    // A link stays a link: what it points to is replaced.
-    std::error_code error;
-    target = std::filesystem::canonical(path, error);
-    if (error) return system_error_at(path, error.value());
-  }
-  const std::filesystem::path beside = name_beside(target);
-  Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file.ok()) return system_error_at(path, errno);
-  int code = write_and_close(file, pieces);
-  if (code == 0 && ::rename(beside.c_str(), target.c_str()) != 0) code = errno;
-  if (code == 0) return {};
-  ::unlink(beside.c_str());
-  return system_error_at(path, code);
+  AtomicFile file = GRACE_TRY(AtomicFile::create(path));
+  for (const std::span<const std::byte> piece : pieces) GRACE_TRY(file.write(piece));
+  return file.commit();
 }
 
 }  // namespace grace
