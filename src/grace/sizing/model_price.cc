@@ -1,8 +1,8 @@
-#include "model_price.h"
+#include "grace/sizing/model_price.h"
 
 #include <algorithm>
 
-namespace grace::app {
+namespace grace {
 namespace {
 
 constexpr double kBytesPerValue = 2;  // bf16
@@ -47,4 +47,4 @@ ModelPrice price_of(const ModelShape& shape, const Trace& trace) {
   return model;
 }
 
-}  // namespace grace::app
+}  // namespace grace

@@ -1,14 +1,14 @@
-#include "shape_option.h"
+#include "grace/sizing/sizes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "grace/planner/planner.h"
 
-namespace grace::app {
+namespace grace {
 
-Result<ModelShape> shape_for(const std::string& shape_flag, const std::string& trace_model) {
-  if (!shape_flag.empty()) return find_shape(shape_flag);
+Result<ModelShape> shape_for(const std::string& asked, const std::string& trace_model) {
+  if (!asked.empty()) return find_shape(asked);
   if (std::optional<ModelShape> known = known_shape(trace_model)) return *std::move(known);
   return invalid_input(
       fmt::format("the sizes of model \"{}\" are not known: pass --shape with one of {} or a config.json",
@@ -19,14 +19,14 @@ LayerSizes sizes_of(const ModelShape& shape) {
   return {.hidden = shape.hidden, .expert_ffn = shape.expert_ffn};
 }
 
-Result<LayerSizes> sizes_for(const std::string& shape_flag, const std::string& trace_model) {
-  const ModelShape shape = GRACE_TRY(shape_for(shape_flag, trace_model));
+Result<LayerSizes> sizes_for(const std::string& asked, const std::string& trace_model) {
+  const ModelShape shape = GRACE_TRY(shape_for(asked, trace_model));
   return sizes_of(shape);
 }
 
-Result<LayerSizes> sizes_if_known(const std::string& shape_flag, const Trace& trace) {
-  const Result<ModelShape> shape = shape_for(shape_flag, trace.model);
-  if (!shape.ok() && shape_flag.empty()) return LayerSizes();
+Result<LayerSizes> sizes_if_known(const std::string& asked, const Trace& trace) {
+  const Result<ModelShape> shape = shape_for(asked, trace.model);
+  if (!shape.ok() && asked.empty()) return LayerSizes();
   if (!shape.ok()) return shape.error();
   GRACE_TRY(check_shape(shape.value(), trace));
   return sizes_of(shape.value());
@@ -57,4 +57,4 @@ Status check_shape(const ModelShape& shape, const Trace& trace) {
   return {};
 }
 
-}  // namespace grace::app
+}  // namespace grace
