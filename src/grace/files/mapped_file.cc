@@ -66,16 +66,28 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-bool MappedFile::give_back(std::span<const std::byte> part) const {
+std::optional<std::size_t> MappedFile::offset_of(std::span<const std::byte> part) const {
   const std::less_equal<> before;
   if (data_ == nullptr || !before(data_, part.data()) || !before(part.data() + part.size(), data_ + size_))
-    return false;
+    return std::nullopt;
+  return static_cast<std::size_t>(part.data() - data_);
+}
+
+bool MappedFile::give_back(std::span<const std::byte> part) const {
+  const std::optional<std::size_t> offset = offset_of(part);
+  if (!offset) return false;
   // Whole pages: what a neighbour still needs of them is fetched again.
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const auto offset = static_cast<std::size_t>(part.data() - data_);
-  const std::size_t first = offset / page * page;
-  ::madvise(const_cast<std::byte*>(data_ + first), offset + part.size() - first, MADV_DONTNEED);
+  const std::size_t first = *offset / page * page;
+  ::madvise(const_cast<std::byte*>(data_ + first), *offset + part.size() - first, MADV_DONTNEED);
   return true;
+}
+
+void MappedFile::read_ahead() const {
+  if (data_ == nullptr) return;
+  // Advice: what the system does not know or want of it is no fault.
+  ::madvise(const_cast<std::byte*>(data_), size_, MADV_HUGEPAGE);
+  ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
 }
 
 Result<std::string> read_text(const std::filesystem::path& path) {

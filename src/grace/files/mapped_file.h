@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,9 +23,13 @@ class MappedFile {
 
   // Valid while this object (or the one it was moved to) lives.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Where in the file these bytes begin; nothing for bytes of another file.
+  std::optional<std::size_t> offset_of(std::span<const std::byte> part) const;
   // Lets go of the memory that reading these bytes took; reading them again fetches them again. Whether they
   // are of this file.
   bool give_back(std::span<const std::byte> part) const;
+  // Has all of it fetched in the background, in large pages where the file system has them.
+  void read_ahead() const;
 
  private:
   MappedFile(const std::byte* data, std::size_t size) : data_(data), size_(size) {}

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,6 +81,10 @@ class Safetensors {
   Result<TensorView> find(std::string_view name) const;
   // As MappedFile::give_back; false for bytes of another file.
   bool give_back(std::span<const std::byte> bytes) const { return file_.give_back(bytes); }
+  // As MappedFile::offset_of.
+  std::optional<std::size_t> offset_of(std::span<const std::byte> bytes) const {
+    return file_.offset_of(bytes);
+  }
 
  private:
   Safetensors(std::filesystem::path path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}
