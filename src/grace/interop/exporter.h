@@ -17,7 +17,8 @@ namespace grace {
 struct ExportOptions {
   int num_decoder_layers =
       0;  // of the model, dense ones too, for engines that want a row each; 0: the last MoE layer's + 1
-  int mtp_layers = 0;  // further rows behind the last, laid out by default
+  int mtp_layers = 0;         // further rows behind the last, laid out by default
+  std::string file = "FILE";  // what the flags call it
 };
 
 // What stands in the file, and what a person must know to use it.
@@ -27,22 +28,47 @@ struct Exported {
   std::vector<std::string> notes;       // which version reads it, what it costs, what the engine will not do
 };
 
+// What the rows of a file are numbered by.
+enum class RowNumbers {
+  kEveryDecoderLayer,   // one for each, dense ones too
+  kNamedDecoderLayers,  // each row names its decoder layer
+  kMoeOrdinals,
+};
+
 struct Exporter {
   std::string_view name;       // "sglang"
   std::string_view writes;     // one line for --help
   std::string_view extension;  // that the engine insists on: ".json"; empty: any
-  // REQUIRES: violations(slots) is empty.
+  RowNumbers rows;
+  // The policy of the routing room that comes nearest to how the engine chooses among copies.
+  std::string_view nearest_routing;
+  // Whether a file looks like it.
+  bool (*recognises)(std::string_view bytes);
+  // Null for what is only read. REQUIRES: violations(slots) is empty, and no slot is. Errors: invalid_input
+  // for what the engine would refuse.
   Result<Exported> (*write)(const SlotMap& slots, const ExportOptions& options);
-  // The placement back out of such a file. `place` stands for the path in messages. num_devices: for files
-  // that do not say; 0: not known, which is an error then. Errors: invalid_input with place, value and bound,
-  // for whatever the engine would refuse or misread.
+  // The placement back out of such a file; rows without a name are numbered from 0. `place` stands for the
+  // path in messages. num_devices: for files that do not say; 0: not known, which is an error then. Errors:
+  // invalid_input with place, value and bound, for whatever the engine would refuse or misread.
   Result<SlotMap> (*read)(std::string_view bytes, std::string_view place, int num_devices);
 };
 std::span<const Exporter> exporters();
 // Errors: invalid_input, naming those there are.
 Result<const Exporter*> find_exporter(std::string_view name);
 
-// A placement in any engine's format, ours not included; detected where `format` is empty.
-Result<SlotMap> read_placement(const std::filesystem::path& path, std::string_view format, int num_devices);
+struct PlacementOptions {
+  std::string format;               // an exporter's name; empty: detected
+  int num_devices = 0;              // 0: what the file says
+  int num_experts = 0;              // 0: what the file says, else the largest id + 1
+  std::vector<int> decoder_layers;  // [M] of the MoE layers; empty: what the file says, else 0..M-1
+};
+// The exporter whose file this is; null for none. Errors: invalid_input where `format` is unknown.
+Result<const Exporter*> exporter_of(std::string_view bytes, std::string_view format);
+// A placement in any engine's format, ours not included. Errors: io; invalid_input with the place, also where
+// the file's layers or experts are not as many as the options say.
+Result<SlotMap> read_placement(const std::filesystem::path& path, const PlacementOptions& options);
+// The same from memory; `place` stands for the path in messages.
+Result<SlotMap> parse_placement(std::string_view bytes, std::string_view place,
+                                const PlacementOptions& options);
 
 }  // namespace grace
