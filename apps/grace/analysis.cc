@@ -107,6 +107,8 @@ report::Table table_of(const Plan& plan, std::span<const LayerFigures> layers) {
   };
   for (std::size_t m = 0; m < layers.size(); ++m) row(std::to_string(plan.decoder_layers[m]), layers[m]);
   row("mean (copies: sum)", mean_of(layers));
+  table.sortable = true;
+  table.closing_rows = 1;
   return table;
 }
 

@@ -273,16 +273,22 @@ report::Series series_of(const std::string& name, const Row& row) {
 
 // Prefill and decode side by side where a figure has both.
 void add_pictures(const Measurements& measured, const Job& job, report::Page& page) {
+  report::Section whole{"The whole run", "", {}}, phases{"Prefill and decode", "", {}},
+      timelines{"One layer", "What each rank did, and what it waited for.", {}};
   for (const Row& row : run_rows(measured, job)) {
-    page.bars.push_back(chart(measured, row.name, row.unit));
-    page.bars.back().series.push_back(series_of(row.name, row));
+    report::BarChart bars = chart(measured, row.name, row.unit);
+    bars.series.push_back(series_of(row.name, row));
+    whole.pictures.emplace_back(std::move(bars));
   }
   for (const Figure& figure : kFigures) {
-    page.bars.push_back(chart(measured, figure.name, figure.unit));
+    report::BarChart bars = chart(measured, figure.name, figure.unit);
     for (const PhaseName& phase : kPhases)
-      page.bars.back().series.push_back(series_of(phase.name, row_of(measured, figure, &phase)));
+      bars.series.push_back(series_of(phase.name, row_of(measured, figure, &phase)));
+    phases.pictures.emplace_back(std::move(bars));
   }
-  for (const Measured& one : measured.of_contender) page.timelines.push_back(layer_timeline(one.last, 0, 0));
+  for (const Measured& one : measured.of_contender)
+    timelines.pictures.emplace_back(layer_timeline(one.last, 0, 0));
+  for (report::Section* section : {&whole, &phases, &timelines}) page.sections.push_back(std::move(*section));
 }
 
 }  // namespace
@@ -298,7 +304,7 @@ Output output_of(const Measurements& measured, const BenchFlags& flags, const Jo
   if (!flags.output.html.empty()) {
     report::Table phases = table_of(measured, phase_rows(measured, false));
     phases.title = "Prefill and decode apart";
-    output.page.tables.push_back(std::move(phases));
+    output.page.sections.push_back({"By phase", "", {std::move(phases)}});
     add_pictures(measured, job, output.page);
   }
   output.json = json_of(measured, flags, job);

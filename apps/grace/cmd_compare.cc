@@ -80,8 +80,10 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
         "choice "
         "it does not allow counts as the best partner's that is left.");
   output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
-  output.page.summary = comparison.recommendation + " " + output.notes.front();
-  add_pictures(output.page, comparison);
+  output.page.summary = output.notes.front();
+  for (std::size_t i = 2; i < output.notes.size(); ++i) output.page.summary += "\n" + output.notes[i];
+  add_comparison(output.page, comparison);
+  output.page_has_blocks = true;
   output.json = json_of(comparison);
   output.json["seed"] = options.seed;
   output.json["options"] = options_json(flags, options, cluster);
@@ -118,6 +120,9 @@ Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& tra
   }
   output.page.title = "What a plan from one text costs another";
   output.page.summary = output.notes.front();
+  output.page.sections.push_back({"What a plan costs elsewhere",
+                                  "Row: what was planned on. Column: what is served.",
+                                  {heat_map_of(transfers, names)}});
   output.json["seed"] = options.seed;
   output.json["options"] = options_json(flags, options, cluster);
   return output;

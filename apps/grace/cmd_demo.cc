@@ -211,16 +211,21 @@ Status write_page(const std::string& path, const Story& story, const std::vector
   page.title = "Grouped experts, nearer tokens";
   page.summary = fmt::format(
       "{} on {}: the same prompts as plain expert parallelism (vanilla) and by plans learned from a profile "
-      "(grace, joint-slow).\n"
-      "Bytes across nodes fell by {:.1f} %; the text is {}.\n{}",
-      story.job.config.name, story.job.cluster.name, fall_of_cross_bytes(story.runs) * 100,
-      story.runs.same_text() ? "the same" : "NOT the same", footnote(story.job));
-  page.tables = {result_table(story.runs, story.job), table_of(story.plan, figures),
-                 kinds_table(story.kinds)};
-  GRACE_TRY(add_plan_pictures(page, story.trace, story.plan, story.job.cluster, story.job.dispatch,
-                              story.kinds.back().stats));
+      "(grace, joint-slow).",
+      story.job.config.name, story.job.cluster.name);
+  page.verdict = fmt::format("Bytes across nodes fell by {:.1f} %; the text is {}.",
+                             fall_of_cross_bytes(story.runs) * 100,
+                             story.runs.same_text() ? "the same" : "NOT the same");
+  const std::vector<LayerStats>& stats = story.kinds.back().stats;
+  page.sections.push_back({"What moved", footnote(story.job), {result_table(story.runs, story.job)}});
+  page.sections.push_back({"Hot experts", "", {kinds_table(story.kinds)}});
+  const PlanEffect effect =
+      GRACE_TRY(effect_of(story.trace, story.plan, story.job.cluster, story.job.dispatch, stats, figures));
+  add_plan_sections(page, story.plan, story.job.cluster, effect, stats);
+  report::Section timelines{"One layer", "What each rank did, and what it waited for.", {}};
   for (const RecordedRun* run : {&story.runs.vanilla, &story.runs.grace, &story.runs.joint})
-    page.timelines.push_back(layer_timeline(run->record, 0, 0));
+    timelines.pictures.emplace_back(layer_timeline(run->record, 0, 0));
+  page.sections.push_back(std::move(timelines));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);

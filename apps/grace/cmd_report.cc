@@ -1,103 +1,331 @@
-// grace report: one self-contained page out of a trace, a plan and, where there is one, a run record.
+// grace report: one self-contained page on which placement to use, and what it does to a trace.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 
+#include "bench_page.h"
+#include "compare_views.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
 #include "options.h"
 #include "page.h"
-#include "run_summary.h"
+#include "progress.h"
+#include "report_sections.h"
+#include "shape_option.h"
 
 namespace grace::app {
 namespace {
 
 struct Flags {
-  std::string trace, plan, run, html, timeline, dispatch = "per_device";
+  std::vector<std::string> traces;
+  std::string cluster, strategies, slots, shape, plan, run, html, timeline, dispatch = "per_device";
+  int splits = 5, threads = 0;
+  std::int64_t batch = 2048;
+  std::uint64_t seed = 0;
+  double effort = 1;
   bool json = false;
 };
 
-report::Table run_table(const RunRecord& record) {
-  const RunSummary sum = summarise(record);
-  report::Table table{
-      fmt::format("Run: {} on {}, {}, {}, {} results{}", record.strategy, record.cluster, record.transport,
-                  record.dispatch, record.combine, record.aligned ? ", aligned" : ""),
-      {"", "whole", "prefill", "decode"},
-      {}};
-  const auto row = [&](const char* name, const auto& text) {
-    table.rows.push_back({name, text(sum.whole), text(sum.prefill), text(sum.decode)});
+// What was asked, read.
+struct Question {
+  const Flags& flags;
+  const Context& context;
+  ThreadPool& pool;
+  std::vector<Trace> traces;
+  std::vector<std::string> names;  // of the traces
+  Trace trace;                     // all of them
+  Dispatch dispatch = Dispatch::kPerDevice;
+  std::optional<Plan> plan;  // the one given
+  Cluster cluster;
+  CompareOptions options;  // where a cluster was given
+  bool compares() const { return !flags.cluster.empty(); }
+};
+
+Result<CompareOptions> options_of(const Flags& flags, const Trace& trace) {
+  CompareOptions options;
+  options.sizes = GRACE_TRY(sizes_if_known(flags.shape, trace));
+  const std::vector<std::string> names = flags.strategies.empty() ? default_contenders(options.sizes.known())
+                                                                  : split_at_commas(flags.strategies);
+  for (const std::string& name : names) {
+    options.contenders.push_back(GRACE_TRY(parse_contender(name)));
+    GRACE_TRY(check_sizes(options.contenders.back().strategy, options.sizes, trace.model));
+  }
+  if (!flags.slots.empty()) options.slots = GRACE_TRY(parse_slots(flags.slots));
+  options.splits = flags.splits;
+  options.seed = flags.seed;
+  options.batch = flags.batch;
+  options.effort = flags.effort;
+  return options;
+}
+
+Status check_flags(const Flags& flags) {
+  if (flags.cluster.empty() && flags.plan.empty())
+    return invalid_input("report: --cluster compares strategies, --plan shows a plan; one of them is needed");
+  if (flags.threads < 0 || flags.threads > 1024)
+    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
+  if (!flags.timeline.empty() && flags.run.empty()) return invalid_input("--timeline needs --run");
+  return {};
+}
+
+Result<Question> question_of(const Flags& flags, const Context& context, ThreadPool& pool) {
+  Question question{flags, context, pool, {}, {}, {}, {}, {}, {}, {}};
+  for (const std::string& path : flags.traces) {
+    question.traces.push_back(GRACE_TRY(read_trace(path)));
+    question.names.push_back(std::filesystem::path(path).stem().string());
+  }
+  question.trace =
+      question.traces.size() == 1 ? question.traces.front() : GRACE_TRY(join_traces(question.traces));
+  question.dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
+  if (!flags.plan.empty()) {
+    question.plan = GRACE_TRY(read_plan(flags.plan));
+    GRACE_TRY(check_fits(*question.plan, question.trace.num_experts, question.trace.decoder_layers,
+                         flags.traces.front()));
+  }
+  question.cluster =
+      question.compares() ? GRACE_TRY(parse_cluster(flags.cluster)) : GRACE_TRY(cluster_of(*question.plan));
+  if (question.compares()) question.options = GRACE_TRY(options_of(flags, question.trace));
+  if (question.plan) {
+    const std::vector<std::string> faults = violations(*question.plan, question.cluster);
+    if (!faults.empty()) return invalid_input(fmt::format("{}: {}", flags.plan, faults.front()));
+  }
+  return question;
+}
+
+std::string summary_of(const Question& question) {
+  const Trace& trace = question.trace;
+  std::string text = fmt::format(
+      "{} tokens of {} in {} sequences; {} MoE layers of {} experts, {} a token; cluster {} ({} devices in "
+      "{} "
+      "nodes).",
+      trace.num_tokens(), trace.source.empty() ? trace.model : trace.source, trace.num_sequences(),
+      trace.num_moe_layers(), trace.num_experts, trace.experts_per_token, question.cluster.name,
+      question.cluster.num_devices(), question.cluster.num_nodes());
+  if (question.compares())
+    text += fmt::format(
+        " {} strategies, {} splits by sequence: half of the sequences plan, the other half judge, in batches "
+        "of "
+        "{} tokens.",
+        question.options.contenders.size(), question.options.splits, question.options.batch);
+  return text;
+}
+
+// The row whose plan is drawn: what is recommended, or where that is the default placement the best of the
+// others.
+const CompareRow& drawn_row(const Comparison& comparison, const std::vector<Contender>& contenders) {
+  const auto moves = [&](const CompareRow& row) {
+    return std::ranges::find(contenders, row.name, &Contender::name)->strategy != "vanilla";
   };
-  const auto seconds = [&](const char* name, double PhaseSummary::*figure) {
-    row(name, [&](const PhaseSummary& phase) { return fmt::format("{:.6f} s", phase.*figure); });
-  };
-  table.rows.push_back({"prompts", std::to_string(record.prompts), "", ""});
-  table.rows.push_back({"new tokens", std::to_string(record.new_tokens), "", ""});
-  row("bytes across nodes", [](const PhaseSummary& p) { return std::to_string(p.cross_node_bytes()); });
-  row("bytes across nodes, busiest node's",
-      [](const PhaseSummary& p) { return std::to_string(p.busiest_node_bytes); });
-  row("bytes inside nodes", [](const PhaseSummary& p) { return std::to_string(p.intra_node_bytes()); });
-  row("load deviation",
-      [](const PhaseSummary& p) { return fmt::format("{:.1f} %", 100 * p.load_deviation); });
-  seconds("MoE layers, critical path", &PhaseSummary::critical_s);
-  seconds("  exchange", &PhaseSummary::exchange_s);
-  seconds("  experts", &PhaseSummary::experts_s);
-  seconds("MoE layers by the clock", &PhaseSummary::moe_s);
-  seconds("  all-to-all", &PhaseSummary::all_to_all_s);
-  seconds("  idle", &PhaseSummary::idle_s);
-  table.rows.push_back({"wall time", fmt::format("{:.6f} s", record.wall_s()),
-                        fmt::format("{:.6f} s", record.prefill_s), fmt::format("{:.6f} s", record.decode_s)});
-  return table;
+  const CompareRow* drawn = &comparison.rows[comparison.recommended];
+  if (moves(*drawn)) return *drawn;
+  const CompareRow* best = nullptr;
+  for (const CompareRow& row : comparison.rows)
+    if (moves(row) && !row.lossy &&
+        (best == nullptr ||
+         row.figures.at(comparison.measure).mean < best->figures.at(comparison.measure).mean))
+      best = &row;
+  return best != nullptr ? *best : *drawn;
 }
 
-Json json_of(const PhaseSummary& phase) {
-  return {{"cross_node_bytes", phase.cross_node_bytes()},
-          {"busiest_node_bytes", phase.busiest_node_bytes},
-          {"intra_node_bytes", phase.intra_node_bytes()},
-          {"load_deviation", phase.load_deviation},
-          {"critical_s", phase.critical_s},
-          {"exchange_s", phase.exchange_s},
-          {"experts_s", phase.experts_s},
-          {"moe_s", phase.moe_s},
-          {"all_to_all_s", phase.all_to_all_s},
-          {"idle_s", phase.idle_s}};
+SlotsSpec slots_of(const CompareRow& row, const CompareOptions& options) {
+  const auto spec = std::ranges::find(options.slots, row.slots, &SlotsSpec::name);
+  return spec == options.slots.end() ? options.slots.front() : *spec;
 }
 
-Json json_of(const RunSummary& sum) {
-  return {{"whole", json_of(sum.whole)}, {"prefill", json_of(sum.prefill)}, {"decode", json_of(sum.decode)}};
+Result<Plan> plan_of(const CompareRow& row, const Question& question) {
+  const CompareOptions& asked = question.options;
+  const Contender& contender = *std::ranges::find(asked.contenders, row.name, &Contender::name);
+  PlanOptions options;
+  options.strategy = contender.strategy;
+  options.r = contender.r;
+  options.seed = asked.seed;
+  options.effort = asked.effort;
+  options.objective.sizes = asked.sizes;
+  options.objective.batch = asked.batch;
+  if (contender.takes_slots)
+    options.slots = GRACE_TRY(
+        slots_for(slots_of(row, asked), question.trace, question.cluster, asked.seed, question.pool));
+  PlanResult made = GRACE_TRY(make_plan(question.trace, question.cluster, options, question.pool));
+  if (!contender.routing.empty()) made.plan.routing = contender.routing;
+  return std::move(made.plan);
 }
 
-Result<int> report(const Flags& flags) {
-  const Trace trace = GRACE_TRY(read_trace(flags.trace));
-  const Plan plan = GRACE_TRY(read_plan(flags.plan));
-  const Dispatch dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
-  GRACE_TRY(check_fits(plan, trace.num_experts, trace.decoder_layers, flags.trace));
-  const Cluster cluster = GRACE_TRY(cluster_of(plan));
-  ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
-  const std::vector<LayerStats> stats = count_layers(trace, pool);
+// Plans of the drawn row's strategy, and of grace beside it, carried from one part to another.
+Status add_drift(report::Page& page, Json& json, const Question& question, const CompareRow& drawn) {
+  const DriftParts parts = parts_of(question.traces, question.names);
+  CompareOptions options = question.options;
+  options.slots = {slots_of(drawn, options)};
+  std::erase_if(options.contenders,
+                [&](const Contender& c) { return c.name != drawn.name && c.name != "grace"; });
+  if (parts.traces.empty()) return {};
+  Progress progress("drift");
+  options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
+  const std::vector<Transfer> transfers =
+      GRACE_TRY(transfer(parts.traces, question.cluster, options, question.pool));
+  page.sections.push_back(drift_section(transfers, parts, question.traces.size() == 1,
+                                        options.sizes.known() ? "layer time" : "judge-slow"));
+  json["drift"] = Json::array();
+  for (const Transfer& one : transfers) json["drift"].push_back(json_of(one, parts.names));
+  return {};
+}
+
+Result<Comparison> compared(const Question& question) {
+  CompareOptions options = question.options;
+  Progress progress("compare");
+  options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
+  return compare(question.trace, question.cluster, options, question.pool);
+}
+
+Status add_knee(report::Page& page, Json& json, const Question& question) {
+  PlanOptions options;
+  options.seed = question.flags.seed;
+  const PlanResult made = GRACE_TRY(make_plan(question.trace, question.cluster, options, question.pool));
+  if (made.knee.empty()) return {};
+  page.sections.push_back(knee_section(made.knee));
+  json["knee"] = json_of(std::span<const KneePoint>(made.knee));
+  return {};
+}
+
+double vectors_across_nodes(const Replay& replayed, const Cluster& cluster) {
+  double sum = 0;
+  const auto devices = static_cast<std::size_t>(cluster.num_devices());
+  for (const std::vector<double>& vectors : replayed.vectors)
+    for (std::size_t i = 0; i < vectors.size(); ++i)
+      if (cluster.node_of(DeviceId(static_cast<std::int32_t>(i / devices))) !=
+          cluster.node_of(DeviceId(static_cast<std::int32_t>(i % devices))))
+        sum += vectors[i];
+  return sum;
+}
+
+// What a plan does where no comparison was asked for.
+std::string verdict_of(const Plan& plan, const PlanEffect& effect, const Question& question) {
+  const double before = vectors_across_nodes(effect.before, question.cluster),
+               after = vectors_across_nodes(effect.after, question.cluster);
+  const auto hash = plan.provenance.find("trace_hash");
+  const bool own = hash != plan.provenance.end() && hash->second == hash_of(question.trace);
+  return fmt::format(
+      "{} sends {:.1f} % {} vectors across nodes than the default placement, and keeps {:.1f} % of the "
+      "affinity "
+      "on a device ({:.1f} % by default){}.",
+      plan.strategy, before > 0 ? 100 * std::abs(after / before - 1) : 0, after <= before ? "fewer" : "more",
+      100 * mean_of(effect.figures).kept_on_device, 100 * mean_of(effect.default_figures).kept_on_device,
+      own ? ", on the very tokens it was planned from" : "");
+}
+
+report::Facts provenance_of(const Question& question, const Plan& plan) {
+  report::Facts facts{"", {{"program", "grace " GRACE_VERSION}, {"machine", machine_name()}}};
+  std::string line = "grace";
+  for (int i = 1; i < question.context.argc; ++i) line += fmt::format(" {}", question.context.argv[i]);
+  facts.facts.emplace_back("command", line);
+  for (std::size_t i = 0; i < question.traces.size(); ++i)
+    facts.facts.emplace_back(
+        "trace " + question.names[i],
+        fmt::format("{}, hash {}", question.flags.traces[i], hash_of(question.traces[i])));
+  facts.facts.emplace_back("model", question.trace.model);
+  facts.facts.emplace_back("dispatch of traffic", question.flags.dispatch);
+  facts.facts.emplace_back("seed", std::to_string(question.flags.seed));
+  if (question.compares()) {
+    std::string names;
+    for (const Contender& one : question.options.contenders) names += (names.empty() ? "" : ", ") + one.name;
+    facts.facts.emplace_back("strategies", names);
+    facts.facts.emplace_back(
+        "splits, batch, effort",
+        fmt::format("{}, {}, {}", question.options.splits, question.options.batch, question.options.effort));
+  }
+  facts.facts.emplace_back("plan drawn", fmt::format("{}, routed by {}", plan.strategy, plan.routing));
+  for (const auto& [name, value] : plan.provenance) {
+    std::string words = "plan: " + name;
+    std::ranges::replace(words, '_', ' ');
+    facts.facts.emplace_back(words, value);
+  }
+  return facts;
+}
+
+Json facts_json(const report::Facts& facts) {
+  Json json = Json::object();
+  for (const auto& [name, value] : facts.facts) json[name] = value;
+  return json;
+}
+
+// The sections of the comparison, and the plan that the others draw.
+Result<Plan> add_answer(report::Page& page, Json& json, const Question& question) {
+  const Comparison comparison = GRACE_TRY(compared(question));
+  add_comparison(page, comparison);
+  const Json numbers = json_of(comparison);
+  for (const auto& [name, value] : numbers.items()) json[name] = value;
+  const CompareRow& drawn = drawn_row(comparison, question.options.contenders);
+  GRACE_TRY(add_knee(page, json, question));
+  GRACE_TRY(add_drift(page, json, question, drawn));
+  if (question.plan) return *question.plan;
+  return plan_of(drawn, question);
+}
+
+Result<int> report_command(const Flags& flags, const Context& context) {
+  GRACE_TRY(check_flags(flags));
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  const Question question = GRACE_TRY(question_of(flags, context, pool));
   report::Page page;
-  page.title = fmt::format("{} for {}", plan.strategy, plan.model);
-  page.summary = fmt::format("{} tokens of {} in {} sequences; {}.", trace.num_tokens(), trace.source,
-                             trace.num_sequences(), cluster.name);
-  page.tables.push_back(table_of(plan, figures_of(plan, stats, 0)));
-  GRACE_TRY(add_plan_pictures(page, trace, plan, cluster, dispatch, stats));
   Json json = {{"html", flags.html}};
+  page.summary = summary_of(question);
+  const Plan plan = question.compares() ? GRACE_TRY(add_answer(page, json, question)) : *question.plan;
+  page.title = question.compares()
+                   ? fmt::format("Which placement for {} on {}", question.trace.model, question.cluster.name)
+                   : fmt::format("{} for {}", plan.strategy, plan.model);
+  const std::vector<LayerStats> stats = count_layers(question.trace, pool);
+  const PlanEffect effect = GRACE_TRY(effect_of(question.trace, plan, question.cluster, question.dispatch,
+                                                stats, figures_of(plan, stats, flags.seed)));
+  if (!question.compares()) {
+    page.verdict = verdict_of(plan, effect, question);
+    GRACE_TRY(add_knee(page, json, question));
+  }
+  add_plan_sections(page, plan, question.cluster, effect, stats);
+  json["plan"] = json_of(plan, effect, stats);
   if (!flags.run.empty()) {
     const RunRecord record = GRACE_TRY(read_record(flags.run));
-    page.tables.push_back(run_table(record));
-    json["run"] = json_of(summarise(record));
-    page.timelines.push_back(layer_timeline(record, 0, 0));
+    page.sections.push_back(run_section(record));
+    json["run"] = run_json(record);
     if (!flags.timeline.empty())
-      GRACE_TRY(write_text_atomically(flags.timeline, report::chrome_trace(page.timelines.back())));
-  } else if (!flags.timeline.empty()) {
-    return invalid_input("--timeline needs --run");
+      GRACE_TRY(write_text_atomically(flags.timeline, report::chrome_trace(layer_timeline(record, 0, 0))));
   }
+  const report::Facts provenance = provenance_of(question, plan);
+  page.sections.push_back({"How this page was made", "", {provenance}});
+  json["provenance"] = facts_json(provenance);
   GRACE_TRY(write_text_atomically(flags.html, report::html(page)));
   if (flags.json)
     print_json(json);
   else
-    print(fmt::format("{}: written\n", flags.html));
+    print(page.verdict + fmt::format("\n{}: written\n", flags.html));
   return 0;
+}
+
+void add_options(CLI::App& command, Flags& flags) {
+  command.add_option("--trace", flags.traces, "a trace; several: also what a plan from one costs another")
+      ->required();
+  command.add_option("--cluster", flags.cluster,
+                     "compare strategies on it: NODESxDEVICES, a preset or a cluster file");
+  command.add_option("--plan", flags.plan,
+                     "draw this plan (default: the one that the comparison recommends)");
+  command.add_option("--html", flags.html, "the page")->required();
+  command.add_option("--strategies", flags.strategies, "which (default: as compare)");
+  command.add_option("--slots", flags.slots, "budgets, as compare takes them; several draw what memory buys");
+  command.add_option("--run", flags.run, "a run record (grace run --record)");
+  command.add_option("--timeline", flags.timeline, "also write the timeline for Perfetto (needs --run)");
+  command.add_option(
+      "--dispatch", flags.dispatch,
+      "flat, per_device (default), two_stage, padded or allgather: what traffic is counted for");
+  command.add_option("--splits", flags.splits, "ways to hold half of the sequences out (default 5)");
+  command.add_option("--batch", flags.batch, "tokens that run together, over all devices (default 2048)");
+  command.add_option("--shape", flags.shape,
+                     "the model's sizes: a known name or a config.json (default: by the trace's model)");
+  command.add_option("--effort", flags.effort, "of joint's search, relative to the default (default 1)");
+  command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
+  command.add_option("--threads", flags.threads, "threads (default: all cores)");
+  command.add_flag("--json", flags.json, "every number of the page as one JSON value");
 }
 
 }  // namespace
@@ -105,18 +333,14 @@ Result<int> report(const Flags& flags) {
 void add_report(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "report", "One self-contained HTML page: loads, affinity, who holds what, traffic, timeline.");
-  command->add_option("--trace", flags->trace, "a trace")->required();
-  command->add_option("--plan", flags->plan, "a plan for it")->required();
-  command->add_option("--run", flags->run, "a run record (grace run --record)");
-  command->add_option("--html", flags->html, "the page")->required();
-  command->add_option("--timeline", flags->timeline, "also write the timeline for Perfetto (needs --run)");
-  command->add_option("--dispatch", flags->dispatch,
-                      "flat, per_device (default) or two_stage: what traffic is counted for");
-  command->add_flag("--json", flags->json, "one JSON value");
+      "report",
+      "One self-contained HTML page: which placement, why, and what it does to affinity, loads and traffic.");
+  add_options(*command, *flags);
   command->footer(
-      "Example:\n  grace report --trace out/en.trace --plan out/plan.json --html out/report.html");
-  command->callback([flags, &context] { context.action = [flags] { return report(*flags); }; });
+      "Examples:\n  grace report --trace out/en.trace --cluster 2x4 --slots 17,18,20 --html out/report.html\n"
+      "  grace report --trace out/en.trace --plan out/plan.json --html out/report.html");
+  command->callback(
+      [flags, &context] { context.action = [flags, &context] { return report_command(*flags, context); }; });
 }
 
 }  // namespace grace::app

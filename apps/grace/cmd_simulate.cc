@@ -60,8 +60,11 @@ Status write_timeline(const std::string& path, const Simulation& simulation, con
         path, report::chrome_trace(timeline_of(simulation, model, setup, kMaxTraceSpans, true)));
   report::Page page;
   page.title = fmt::format("{} on {}, simulated", setup.plan, setup.cluster);
-  page.tables = {summary_table(simulation, setup), layer_table(simulation, setup), device_table(simulation)};
-  page.timelines.push_back(timeline_of(simulation, model, setup, kMaxPageSpans, false));
+  page.sections = {
+      {"Figures",
+       "",
+       {summary_table(simulation, setup), layer_table(simulation, setup), device_table(simulation)}},
+      {"Timeline", "", {timeline_of(simulation, model, setup, kMaxPageSpans, false)}}};
   return write_text_atomically(path, report::html(page));
 }
 

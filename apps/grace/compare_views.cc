@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace grace::app {
 namespace {
@@ -58,6 +59,8 @@ report::Table table_of(const Comparison& comparison, const std::string& title) {
     if (grace != nullptr && std::string_view(column.title).starts_with("judge"))
       table.columns.push_back("vs grace");
   }
+  table.sortable = true;
+  table.chosen_row = static_cast<int>(comparison.recommended);
   for (const CompareRow& row : comparison.rows) {
     auto& cells = table.rows.emplace_back(1, label_of(row));
     for (const Column& column : kColumns) {
@@ -170,37 +173,128 @@ Json json_of(const Transfer& transfer, const std::vector<std::string>& names) {
   return {{"name", transfer.contender}, {"matrix", std::move(rows)}};
 }
 
-void add_pictures(report::Page& page, const Comparison& comparison) {
-  const auto chart = [&](const char* figure, const std::string& title, double scale) {
-    report::BarChart bars{title, "Held-out tokens, mean over splits; lower is better.", {}, {{title, {}}}};
-    for (const CompareRow& row : comparison.rows) {
-      if (!row.figures.contains(figure)) return;
-      bars.labels.push_back(label_of(row));
-      bars.series.front().values.push_back(row.figures.at(figure).mean * scale);
-    }
-    page.bars.push_back(std::move(bars));
-  };
-  chart("layer_time", "layer time [us]", 1e6);
-  chart("judge_slow", "judge-slow", 1);
-  chart("judge_fast", "judge-fast", 1);
-  chart("remote_nodes_per_token", "remote nodes a token", 1);
-  chart("load_max_over_mean", "max/mean load", 1);
-  // The frontier: what memory buys.
-  std::vector<std::string> names;
-  for (const CompareRow& row : comparison.rows)
-    if (!row.slots.empty() && std::ranges::find(names, row.name) == names.end()) names.push_back(row.name);
-  for (const std::string& name : names) {
-    report::BarChart bars{name + ": what memory buys",
-                          comparison.measure + " by slots a device and layer",
-                          {},
-                          {{comparison.measure, {}}}};
-    for (const CompareRow& row : comparison.rows) {
-      if (row.name != name) continue;
-      bars.labels.push_back(row.slots);
-      bars.series.front().values.push_back(row.figures.at(comparison.measure).mean);
-    }
-    if (bars.labels.size() > 2) page.bars.push_back(std::move(bars));
+std::string measure_name(const Comparison& comparison) {
+  return comparison.measure == "layer_time" ? "layer time [us]" : "judge-slow";
+}
+
+namespace {
+
+double scale_of(const Comparison& comparison) { return comparison.measure == "layer_time" ? 1e6 : 1; }
+
+report::BarChart bars_of(const Comparison& comparison, const char* figure, const std::string& title,
+                         double scale) {
+  report::BarChart bars{title, "", {}, {{"", {}}}};
+  for (const CompareRow& row : comparison.rows) {
+    const auto found = row.figures.find(figure);
+    if (found == row.figures.end()) return {};
+    bars.labels.push_back(label_of(row));
+    bars.series.front().values.push_back(found->second.mean * scale);
+    bars.series.front().spread.push_back(found->second.deviation * scale);
   }
+  bars.chosen = static_cast<int>(comparison.recommended);
+  return bars;
+}
+
+// A line through the budgets of each contender that was given several; the others as they are.
+report::PointChart frontier_of(const Comparison& comparison) {
+  report::PointChart chart{
+      "", "", "copies on the fullest device, mean over layers", measure_name(comparison), {}};
+  const double scale = scale_of(comparison);
+  report::PointSeries singles{"", {}, false};
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+    const CompareRow& row = comparison.rows[i];
+    const Spread& value = row.figures.at(comparison.measure);
+    report::Point point{row.figures.at("slots_per_device_max").mean, value.mean * scale,
+                        value.deviation * scale, label_of(row), i == comparison.recommended};
+    if (std::ranges::count(comparison.rows, row.name, &CompareRow::name) < 2) {
+      singles.points.push_back(std::move(point));
+      continue;
+    }
+    auto series = std::ranges::find(chart.series, row.name, &report::PointSeries::name);
+    if (series == chart.series.end()) series = chart.series.insert(chart.series.end(), {row.name, {}, true});
+    series->points.push_back(std::move(point));
+  }
+  for (report::PointSeries& series : chart.series)
+    std::ranges::stable_sort(series.points, {}, &report::Point::x);
+  chart.series.push_back(std::move(singles));
+  return chart;
+}
+
+std::vector<report::KeyFigure> key_figures_of(const Comparison& comparison) {
+  const CompareRow& chosen = comparison.rows[comparison.recommended];
+  const CompareRow* vanilla = find_row(comparison, "vanilla");
+  std::vector<report::KeyFigure> figures;
+  if (vanilla != nullptr && vanilla != &chosen) {
+    const double before = vanilla->figures.at(comparison.measure).mean;
+    const double change = before > 0 ? chosen.figures.at(comparison.measure).mean / before - 1 : 0;
+    figures.push_back({fmt::format("{}{:.1f} %", change < 0 ? "\u2212" : "+", 100 * std::abs(change)),
+                       measure_name(comparison) + ", against the default placement"});
+  } else {
+    figures.push_back(
+        {fmt::format("{:.4g}", chosen.figures.at(comparison.measure).mean * scale_of(comparison)),
+         measure_name(comparison)});
+  }
+  const auto pair = [&](const char* figure, const char* format, const char* name) {
+    std::string text = fmt::format(fmt::runtime(format), chosen.figures.at(figure).mean);
+    if (vanilla != nullptr && vanilla != &chosen)
+      text = fmt::format(fmt::runtime(format), vanilla->figures.at(figure).mean) + " \u2192 " + text;
+    figures.push_back({text, name});
+  };
+  pair("remote_nodes_per_token", "{:.2f}", "other nodes a token visits");
+  pair("load_max_over_mean", "{:.2f}", "fullest device's load over the mean");
+  pair("slots_per_device_max", "{:.4g}", "copies on the fullest device");
+  return figures;
+}
+
+}  // namespace
+
+void add_comparison(report::Page& page, const Comparison& comparison) {
+  page.verdict = comparison.recommendation;
+  page.key_figures = key_figures_of(comparison);
+  report::Section strategies{"Strategies",
+                             "Every figure is of tokens that had no part in the plan: mean \u00b1 sample "
+                             "deviation over the splits. Lower is better everywhere.",
+                             {table_of(comparison, "")}};
+  strategies.pictures.emplace_back(
+      bars_of(comparison, comparison.measure.c_str(), measure_name(comparison), scale_of(comparison)));
+  page.sections.push_back(std::move(strategies));
+  page.sections.push_back(
+      {"What memory buys",
+       "Each point is a strategy; a line joins one under several budgets. Down is better, "
+       "left is cheaper.",
+       {frontier_of(comparison)}});
+  if (report::Table bounds = certificates_of(comparison); !bounds.rows.empty()) {
+    bounds.title.clear();
+    bounds.sortable = true;
+    page.sections.push_back(
+        {"Certificates",
+         "How far each plan is from what is possible, on the first judge batch of the first split. No "
+         "routing "
+         "over a plan's copies goes below the routing bound, and no placement within its slots below the "
+         "placement bound, which is loose. Overfit is what held-out tokens cost more than those planned on.",
+         {std::move(bounds)}});
+  }
+}
+
+report::HeatMap heat_map_of(std::span<const Transfer> transfers, const std::vector<std::string>& names) {
+  report::HeatMap map;
+  map.row_name = "planned on", map.col_name = "serves";
+  map.value_name = "more than the plan made for what it serves";
+  map.unit = " %";
+  map.scale = report::Scale::kDiverging;
+  map.rows = static_cast<int>(names.size()) + 1, map.cols = static_cast<int>(names.size());
+  map.row_labels = map.col_labels = names;
+  map.row_labels.emplace_back("all of them");
+  report::HeatLayer& layer = map.layers.emplace_back();
+  for (const Transfer& transfer : transfers) {
+    map.panels.push_back(transfer.contender);
+    report::HeatPanel& panel = layer.panels.emplace_back();
+    for (const std::vector<Spread>& row : transfer.value)
+      for (std::size_t j = 0; j < row.size(); ++j)
+        panel.values.push_back(100 * (row[j].mean / transfer.value[j][j].mean - 1));
+    panel.row_borders = {{map.cols, true}};
+  }
+  return map;
 }
 
 }  // namespace grace::app

@@ -1,6 +1,7 @@
 // A comparison as tables, JSON and a page.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,11 @@ report::Table table_of(const Transfer& transfer, const std::vector<std::string>&
                        const std::string& measure);
 Json json_of(const Transfer& transfer, const std::vector<std::string>& names);
 
-// Yardsticks by contender, and memory against the measure where a contender was given several budgets.
-void add_pictures(report::Page& page, const Comparison& comparison);
+// The verdict with its key figures; strategies, what memory buys and certificates as sections.
+void add_comparison(report::Page& page, const Comparison& comparison);
+// A matrix for each contender: how much more than the plan made for the column.
+report::HeatMap heat_map_of(std::span<const Transfer> transfers, const std::vector<std::string>& names);
+// "layer time [us]": the figure that decides, with its unit.
+std::string measure_name(const Comparison& comparison);
 
 }  // namespace grace::app

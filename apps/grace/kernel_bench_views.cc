@@ -217,10 +217,12 @@ std::string lacking_instructions() {
 
 Output output_of(const KernelReport& report) {
   Output output;
+  report::Section charts{"Shares of the roofline", "", {}};
   for (const KernelFigures& group : report.groups) {
     output.blocks.push_back({table_of(group), {}});
-    output.page.bars.push_back(bars_of(group));
+    charts.pictures.emplace_back(bars_of(group));
   }
+  output.page.sections.push_back(std::move(charts));
   output.blocks.push_back({ceilings_table(report), {}});
   output.notes = notes_of(report);
   output.page.title = fmt::format("Kernels at the sizes of {}", report.options.shape.name);

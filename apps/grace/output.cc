@@ -30,12 +30,14 @@ Status write_section(const OutputFlags& flags, const Context& context, const Out
 }
 
 Status write_page(const std::string& path, Output& output) {
-  for (const Block& block : output.blocks) {
-    output.page.tables.push_back(block.table);
-    if (block.notes.empty()) continue;
-    report::Table notes{"", {"Of the table above"}, {}};
-    for (const std::string& note : block.notes) notes.rows.push_back({note});
-    output.page.tables.push_back(std::move(notes));
+  if (!output.page_has_blocks) {
+    report::Section section{"Figures", "", {}};
+    for (const Block& block : output.blocks) {
+      report::Table table = block.table;
+      for (const std::string& note : block.notes) table.note += (table.note.empty() ? "" : " ") + note;
+      section.pictures.emplace_back(std::move(table));
+    }
+    output.page.sections.insert(output.page.sections.begin(), std::move(section));
   }
   return write_text_atomically(path, report::html(output.page));
 }

@@ -29,7 +29,9 @@ struct Block {
 struct Output {
   std::vector<Block> blocks;
   std::vector<std::string> notes;  // of the whole: how it was measured, what follows
-  report::Page page;               // title, summary and pictures; its tables are the blocks'
+  // Title, summary and pictures. The blocks come first, in a section of their own, unless the page has them.
+  report::Page page;
+  bool page_has_blocks = false;
   Json json;
 };
 // Errors: io.

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "analysis.h"
 #include "grace/report/report.h"
@@ -10,10 +11,21 @@
 
 namespace grace::app {
 
-// Loads per layer, affinity before and after grouping, who holds what, traffic between devices: `plan` beside
-// vanilla.
-Status add_plan_pictures(report::Page& page, const Trace& trace, const Plan& plan, const Cluster& cluster,
-                         Dispatch dispatch, std::span<const LayerStats> stats);
+// A plan beside vanilla, on one trace under one dispatch.
+struct PlanEffect {
+  Replay before, after;  // vanilla's and the plan's
+  std::vector<LayerFigures> default_figures, figures;
+};
+// `figures` are the plan's. Errors: those of replay.
+Result<PlanEffect> effect_of(const Trace& trace, const Plan& plan, const Cluster& cluster, Dispatch dispatch,
+                             std::span<const LayerStats> stats, std::vector<LayerFigures> figures);
+
+// Affinity before and after grouping, loads, traffic between devices and who holds what, as sections; the
+// page's layers become the plan's.
+void add_plan_sections(report::Page& page, const Plan& plan, const Cluster& cluster, const PlanEffect& effect,
+                       std::span<const LayerStats> stats);
+// The numbers of these sections.
+Json json_of(const Plan& plan, const PlanEffect& effect, std::span<const LayerStats> stats);
 
 // One layer of one step: each rank's work, and its messages in a lane of their own, from when the first rank
 // begins. Where the record holds spans, those; else gate and experts are drawn from their durations, before
