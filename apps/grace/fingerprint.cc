@@ -20,8 +20,9 @@ constexpr const char* kProgram = "grace program " GRACE_VERSION;
 // Options whose value is a file to read, and those whose value may differ from machine to machine: paths, and
 // what a machine can bear. A plan counts by what it says.
 const std::set<std::string> kInputs = {"--text", "--prompts", "--token-ids", "--routing"};
-const std::set<std::string> kLocal = {"--threads", "--hosts",  "--plan",     "--out",  "--record",
-                                      "--html",    "--logits", "--timeline", "--write", "--kernels"};
+const std::set<std::string> kLocal = {"--threads", "--hosts",   "--plan",        "--out",
+                                      "--record",  "--html",    "--logits",      "--timeline",
+                                      "--write",   "--kernels", "--packed-cache"};
 
 // FNV-1a, 64 bits: no key is needed, for nobody forges a plan to pass as another.
 class Hash {

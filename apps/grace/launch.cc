@@ -89,7 +89,8 @@ EngineOptions engine_options(const Job& job) {
           .combine = job.combine,
           .wire = job.wire,
           .overlap = job.overlap,
-          .parts = job.parts};
+          .parts = job.parts,
+          .packed_cache = job.packed_cache};
 }
 
 std::string_view dispatch_name(const Job& job, Dispatch dispatch) {
@@ -105,6 +106,7 @@ Result<bool> uses_mpi(const std::string& transport) {
 
 Status prepare_ranks(const EngineFlags& flags, Job& job) {
   job.hosts = flags.hosts;
+  job.packed_cache = flags.packed_cache;
   job.seed = flags.seed;
   job.deadline_s = flags.deadline_s;
   job.mpi = GRACE_TRY(uses_mpi(flags.transport));

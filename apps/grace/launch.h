@@ -43,6 +43,7 @@ struct Job {
   std::shared_ptr<const ReplaySource> replay;  // in place of a model folder
   bool mpi = false;
   std::string hosts;
+  std::string packed_cache;
   int threads = 1;
   std::uint64_t seed = 0;
   double deadline_s = kDefaultDeadlineS;

@@ -32,6 +32,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--kernels", flags.kernels,
                      "the instructions they use: auto (default, the best that this processor has), amx, "
                      "avx512-bf16, avx512, avx2 or portable");
+  command.add_option("--packed-cache", flags.packed_cache,
+                     "a folder on each machine for weights in the kernels' layout, as large as the weights: "
+                     "the first start fills it, later ones map it and start sooner");
   command.add_option("--combine", flags.combine,
                      "exact (default): the same text to the bit for every lossless plan and every cluster; "
                      "reduced: results are "

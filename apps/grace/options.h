@@ -37,6 +37,7 @@ struct EngineFlags {
   std::string dtype = "f32", kernels = "auto";
   std::string plan;   // empty: vanilla
   std::string hosts;  // an mpirun hostfile
+  std::string packed_cache;  // a folder; empty: none
   int threads = 1;    // per rank
   std::uint64_t seed = 0;
   std::string combine = "exact";
@@ -45,8 +46,8 @@ struct EngineFlags {
   double deadline_s = kDefaultDeadlineS;
 };
 
-// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --kernels, --combine, --exact, --hosts,
-// --deadline.
+// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --kernels, --packed-cache,
+// --combine, --exact, --hosts, --deadline and more.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
 // auto, on or off. Errors: invalid_input.

@@ -19,12 +19,14 @@ enum class Storage : std::uint8_t { kF32, kBf16, kInt8 };
 
 inline constexpr int kPanel = 32;  // output columns
 
-// Bytes on a boundary of a cache line, large ones on one of a large page. Owner.
+// Bytes on a boundary of a cache line, large ones on one of a large page. Owner, alone or with others.
 class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(std::size_t size);  // not initialised
-  std::byte* data() { return data_; }
+  // Somebody else's, on a cache line's boundary, that live as long as `owner`; not to be written.
+  Bytes(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+  std::byte* data() { return owned_.get(); }  // REQUIRES: made by size
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
@@ -33,7 +35,8 @@ class Bytes {
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte, Free> owned_;
-  std::byte* data_ = nullptr;
+  std::shared_ptr<const void> owner_;
+  const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
 
@@ -56,6 +59,7 @@ struct PackedMatrix {
 // The storage that a tensor of `element` takes, and the bytes that pack() will hold for it.
 Storage storage_of(Element element, Numbers numbers);
 std::size_t packed_bytes(int out, int in, Storage storage);
+std::size_t packed_columns(int out);                // padded to whole panels: of scales and offsets
 std::size_t packed_depth(int in, Storage storage);  // `in` rounded up: bf16 to 32, int8 to 64
 
 // Errors are the caller's bugs. The pool shares out the panels.
@@ -75,6 +79,13 @@ PackedExpert pack_expert(const MatrixView& gate, const MatrixView& up, const Mat
 // The same from f32, row-major, on the calling thread.
 PackedExpert pack_expert(std::span<const float> gate, std::span<const float> up, std::span<const float> down,
                          int hidden, int ffn, const Arithmetic& arithmetic = {});
+// What pack_expert() makes of these.
+struct ExpertShape {
+  Storage storage = Storage::kF32;  // of all three: the widest that any of them needs
+  int gate_up_columns = 0;
+};
+ExpertShape expert_shape(const MatrixView& gate, const MatrixView& up, const MatrixView& down,
+                         const Arithmetic& arithmetic);
 std::size_t packed_expert_bytes(int hidden, int ffn, Storage storage);
 
 }  // namespace grace::kernels

@@ -107,6 +107,10 @@ class Checkpoint {
   bool has(const std::string& name) const { return file_of_tensor_.contains(name); }
   // Lets go of the memory that reading a weight of it took; what is read again comes from the file.
   void give_back(const MatrixView& weight) const;
+  // Where a weight of it stands, as part of a file's name: `model-00001-of-00004.123456`, the shard and the
+  // byte in it. REQUIRES: it is a weight of it.
+  std::string place_of(const MatrixView& weight) const;
+  std::vector<std::filesystem::path> paths() const;  // of its files
   const std::filesystem::path& folder() const { return folder_; }
 
  private:

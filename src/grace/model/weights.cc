@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -69,6 +71,21 @@ void Checkpoint::give_back(const MatrixView& weight) const {
   const std::span<const std::byte> bytes = bytes_of(weight);
   for (const Safetensors& file : files_)
     if (file.give_back(bytes)) return;
+}
+
+std::string Checkpoint::place_of(const MatrixView& weight) const {
+  const std::span<const std::byte> bytes = bytes_of(weight);
+  for (const Safetensors& file : files_)
+    if (const std::optional<std::size_t> offset = file.offset_of(bytes))
+      return fmt::format("{}.{}", file.path().stem().string(), *offset);
+  GRACE_CHECK(false, "a weight of another checkpoint");
+  return {};
+}
+
+std::vector<std::filesystem::path> Checkpoint::paths() const {
+  std::vector<std::filesystem::path> paths;
+  for (const Safetensors& file : files_) paths.push_back(file.path());
+  return paths;
 }
 
 Result<DenseWeights> load_dense(const ModelConfig& config, const Checkpoint& checkpoint) {

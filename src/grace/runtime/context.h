@@ -10,6 +10,7 @@
 #include "grace/cost/cost.h"
 #include "grace/kernels/instructions.h"
 #include "grace/model/model.h"
+#include "grace/runtime/packed_cache.h"
 #include "grace/runtime/stopwatch.h"
 
 namespace grace {
@@ -27,6 +28,7 @@ struct RankContext {
   bool aligned;
   kernels::Arithmetic arithmetic;
   SpanLog& spans;
+  PackedCache* cache = nullptr;  // of packed weights, where there is one
 
   DeviceId device() const { return DeviceId{transport.rank()}; }
 };

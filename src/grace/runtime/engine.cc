@@ -53,7 +53,7 @@ class CpuEngine final : public Engine {
         spans_(options.record_spans),
         context_{config_,          cluster_,           transport,    pool,
                  options.dispatch, options.combine,    options.wire, options.overlap,
-                 options.aligned,  options.arithmetic, spans_},
+                 options.aligned,  options.arithmetic, spans_,       nullptr},
         runner_(context_, options),
         rotary_(rotary_of(config_)),
         memory_{KvCache(config_.num_layers, cache_row_of(config_).keys, cache_row_of(config_).values,
@@ -73,6 +73,7 @@ class CpuEngine final : public Engine {
   Checkpoint checkpoint_;
   Cluster cluster_;
   SpanLog spans_;
+  std::optional<PackedCache> cache_;
   RankContext context_;
   StepRunner runner_;
   MatrixView embedding_;
@@ -102,6 +103,10 @@ Result<std::unique_ptr<CpuEngine>> CpuEngine::load(const std::filesystem::path& 
   Checkpoint checkpoint = GRACE_TRY(Checkpoint::open(folder));
   std::unique_ptr<CpuEngine> engine(
       new CpuEngine(std::move(config), std::move(checkpoint), cluster, transport, pool, options));
+  if (!options.packed_cache.empty()) {
+    engine->cache_ = GRACE_TRY(PackedCache::open(options.packed_cache, engine->checkpoint_));
+    engine->context_.cache = &*engine->cache_;
+  }
   status = engine->load_weights(plan);
   if (!status.ok()) return std::move(status).error();
   return engine;
@@ -126,7 +131,7 @@ Status CpuEngine::load_weights(const Plan& plan) {
     layer.moe = GRACE_TRY(MoeLayer::make(context_, checkpoint_, plan, ordinal, weights, experts));
     ++ordinal.value;
   }
-  return {};
+  return cache_ ? cache_->status() : Status();
 }
 
 void CpuEngine::reset(int num_sequences) {

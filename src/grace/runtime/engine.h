@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -40,6 +41,8 @@ struct EngineOptions {
   // work while another flies: at most kMostParts, 0 for two where that pays by the cluster's constants,
   // which price per_device and two_stage alone. One where messages are padded, and where ranks are aligned.
   int parts = 1;
+  // A folder for packed weights, so that a second start maps them; empty: none. PackedCache says how.
+  std::filesystem::path packed_cache = {};
   bool record_trace = false;
   bool record_spans = false;
   // For comparing with others: fills in the experts [K] that a token takes in a MoE layer, in place of the

@@ -7,29 +7,14 @@
 
 namespace grace {
 
-// Packs a weight and lets go of the file's pages, so that a model is never held twice.
-inline kernels::PackedMatrix pack_weight(const RankContext& context, const Checkpoint& checkpoint,
-                                         const MatrixView& weight) {
-  kernels::PackedMatrix packed = kernels::pack(weight, context.arithmetic, context.pool);
-  checkpoint.give_back(weight);
-  return packed;
-}
-
+// Packs a weight and lets go of the file's pages, so that a model is never held twice; where the context has
+// a cache, what that holds is taken in place of it, and what it lacks is kept there.
+kernels::PackedMatrix pack_weight(const RankContext& context, const Checkpoint& checkpoint,
+                                  const MatrixView& weight);
 // A router's: f32 whatever the numbers, so that choices depend on them no more than they must.
-inline kernels::PackedMatrix pack_router(const RankContext& context, const Checkpoint& checkpoint,
-                                         const MatrixView& weight) {
-  kernels::PackedMatrix packed =
-      kernels::pack(weight, {context.arithmetic.instructions, kernels::Numbers::kF32}, context.pool);
-  checkpoint.give_back(weight);
-  return packed;
-}
-
-inline kernels::PackedExpert pack_ffn(const RankContext& context, const Checkpoint& checkpoint,
-                                      const FfnWeights& ffn) {
-  kernels::PackedExpert packed =
-      kernels::pack_expert(ffn.gate, ffn.up, ffn.down, context.arithmetic, context.pool);
-  for (const MatrixView* weight : {&ffn.gate, &ffn.up, &ffn.down}) checkpoint.give_back(*weight);
-  return packed;
-}
+kernels::PackedMatrix pack_router(const RankContext& context, const Checkpoint& checkpoint,
+                                  const MatrixView& weight);
+kernels::PackedExpert pack_ffn(const RankContext& context, const Checkpoint& checkpoint,
+                               const FfnWeights& ffn);
 
 }  // namespace grace

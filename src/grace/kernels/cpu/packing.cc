@@ -3,7 +3,9 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
@@ -127,8 +129,8 @@ PackedMatrix pack_columns(int out, int in, Storage storage, const Arithmetic& ar
   packed.panels = Bytes(packed_bytes(out, in, storage));
   const std::size_t panels = panels_of(out);
   if (storage == Storage::kInt8) {
-    packed.scales.assign(panels * kPanel, 0);
-    packed.offsets.assign(panels * kPanel, 0);
+    packed.scales.assign(packed_columns(out), 0);
+    packed.offsets.assign(packed_columns(out), 0);
   }
   const std::size_t depth = packed_depth(in, storage), units = depth / group_of(storage);
   const auto one = [&](std::size_t panel, int) {
@@ -184,7 +186,14 @@ Bytes::Bytes(std::size_t size) : size_(size) {
   data_ = owned_.get();
 }
 
+Bytes::Bytes(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
+    : owner_(std::move(owner)), data_(bytes.data()), size_(bytes.size()) {
+  GRACE_CHECK(reinterpret_cast<std::uintptr_t>(data_) % kLine == 0, "bytes that begin inside a cache line");
+}
+
 void Bytes::Free::operator()(std::byte* data) const { std::free(data); }
+
+std::size_t packed_columns(int out) { return panels_of(out) * kPanel; }
 
 std::size_t packed_depth(int in, Storage storage) {
   const std::size_t padding = padding_of(storage);
@@ -225,23 +234,33 @@ PackedMatrix pack(std::span<const float> weight, int out, int in, const Arithmet
 
 namespace {
 
+int columns_of_gate_up(int ffn) { return (ffn + kHalfPanel - 1) / kHalfPanel * kPanel; }
+
+}  // namespace
+
+ExpertShape expert_shape(const MatrixView& gate, const MatrixView& up, const MatrixView& down,
+                         const Arithmetic& arithmetic) {
+  Storage storage = storage_of(gate.element, arithmetic.numbers);
+  for (const MatrixView* m : {&up, &down})
+    if (storage_of(m->element, arithmetic.numbers) == Storage::kF32) storage = Storage::kF32;
+  return {storage, columns_of_gate_up(gate.rows)};
+}
+
+namespace {
+
 PackedExpert pack_parts(const MatrixView& gate, const MatrixView& up, const MatrixView& down,
                         const Arithmetic& arithmetic, ThreadPool* pool) {
   GRACE_CHECK(gate.rows > 0 && gate.cols > 0 && gate.rows == up.rows && gate.cols == up.cols &&
                   down.rows == gate.cols && down.cols == gate.rows,
               "gate and up are not [F, H], or down is not [H, F]");
-  // One storage for all: the widest that any of them needs.
-  Storage storage = storage_of(gate.element, arithmetic.numbers);
-  for (const MatrixView* m : {&up, &down})
-    if (storage_of(m->element, arithmetic.numbers) == Storage::kF32) storage = Storage::kF32;
-  const int halves = (gate.rows + kHalfPanel - 1) / kHalfPanel;
+  const auto [storage, gate_up_columns] = expert_shape(gate, up, down, arithmetic);
   const auto column_at = [&](int column) {
     const int row = column / kPanel * kHalfPanel + column % kHalfPanel;
     return Column{column % kPanel < kHalfPanel ? &gate : &up, row};
   };
   PackedExpert packed;
   packed.ffn = gate.rows;
-  packed.gate_up = pack_columns(halves * kPanel, gate.cols, storage, arithmetic, column_at, pool);
+  packed.gate_up = pack_columns(gate_up_columns, gate.cols, storage, arithmetic, column_at, pool);
   packed.down = pack_columns(
       down.rows, down.cols, storage, arithmetic,
       [&](int column) {
@@ -270,8 +289,7 @@ PackedExpert pack_expert(std::span<const float> gate, std::span<const float> up,
 }
 
 std::size_t packed_expert_bytes(int hidden, int ffn, Storage storage) {
-  const int halves = (ffn + kHalfPanel - 1) / kHalfPanel;
-  return packed_bytes(halves * kPanel, hidden, storage) + packed_bytes(hidden, ffn, storage);
+  return packed_bytes(columns_of_gate_up(ffn), hidden, storage) + packed_bytes(hidden, ffn, storage);
 }
 
 }  // namespace grace::kernels
