@@ -31,13 +31,13 @@ struct EplbMaps {
 };
 
 // Exactly as published, also where that puts an expert twice on a GPU: counts and sums are float32, ties go
-// to the lower index, as in torch where it sorts stably (with AVX-512 it does not from 2.6 on, and copies of
-// one expert change their order in logical_to_physical). Equal to the original on weights without ties whose
-// sums over a group float32 holds exactly (whole numbers below 2^24); beyond, sums may round otherwise than
-// torch's. weight: [L, E]. Same result at any thread count. Errors: invalid_input for NaN, and, in the words
-// of the argument, for each assertion of the original: num_replicas divides among num_gpus and is at least E,
-// num_gpus among num_nodes, E among num_groups; where num_nodes does not divide num_groups, as published,
-// groups and nodes count as one.
+// to the lower index. Equal to the original on weights without ties whose sums over a group float32 holds
+// exactly (whole numbers below 2^24); beyond, sums may round otherwise than torch's. Copies of one expert
+// always tie: the original leaves their order in logical_to_physical to torch's sort, here it is that of a
+// stable one. weight: [L, E]. Same result at any thread count. Errors: invalid_input for NaN, and, in the
+// words of the argument, for each assertion of the original: num_replicas divides among num_gpus and is at
+// least E, num_gpus among num_nodes, E among num_groups; where num_nodes does not divide num_groups, as
+// published, groups and nodes count as one.
 Result<EplbMaps> eplb_rebalance(std::span<const float> weight, const EplbArguments& arguments,
                                 ThreadPool& pool);
 // The same of weights that are rounded to float32 first, as the original does.
