@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace grace::app {
 namespace {
@@ -33,6 +34,11 @@ std::string cell_of(const Spread& value, const Column& column) {
   if (column.spread && value.deviation > 0)
     text += fmt::format(" ±{:.{}f}", value.deviation * column.scale, column.digits);
   return text;
+}
+
+std::string_view column_title(std::string_view figure) {
+  return std::ranges::find(kColumns, figure, [](const Column& c) { return std::string_view(c.figure); })
+      ->title;
 }
 
 const CompareRow* find_row(const Comparison& comparison, std::string_view name) {
@@ -174,25 +180,58 @@ Json json_of(const Transfer& transfer, const std::vector<std::string>& names) {
 }
 
 std::string measure_name(const Comparison& comparison) {
-  return comparison.measure == "layer_time" ? "layer time [us]" : "judge-slow";
+  return comparison.measure == "layer_time" ? "layer time [\u00b5s]" : "judge-slow";
 }
 
 namespace {
 
 double scale_of(const Comparison& comparison) { return comparison.measure == "layer_time" ? 1e6 : 1; }
 
-report::BarChart bars_of(const Comparison& comparison, const char* figure, const std::string& title,
-                         double scale) {
-  report::BarChart bars{title, "", {}, {{"", {}}}};
-  for (const CompareRow& row : comparison.rows) {
-    const auto found = row.figures.find(figure);
-    if (found == row.figures.end()) return {};
+// Rows from the lowest measure to the highest.
+std::vector<std::size_t> by_measure(const Comparison& comparison) {
+  std::vector<std::size_t> order(comparison.rows.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(
+      order, {}, [&](std::size_t i) { return comparison.rows[i].figures.at(comparison.measure).mean; });
+  return order;
+}
+
+// The best budget of each strategy, and what is recommended.
+report::BarChart bars_of(const Comparison& comparison) {
+  report::BarChart bars{measure_name(comparison), "", {}, {{"", {}}}};
+  const double scale = scale_of(comparison);
+  std::vector<std::string> seen;
+  for (const std::size_t i : by_measure(comparison)) {
+    const CompareRow& row = comparison.rows[i];
+    const bool chosen = i == comparison.recommended;
+    if (!chosen && std::ranges::find(seen, row.name) != seen.end()) continue;
+    seen.push_back(row.name);
+    if (chosen) bars.chosen = static_cast<int>(bars.labels.size());
+    const Spread& value = row.figures.at(comparison.measure);
     bars.labels.push_back(label_of(row));
-    bars.series.front().values.push_back(found->second.mean * scale);
-    bars.series.front().spread.push_back(found->second.deviation * scale);
+    bars.series.front().values.push_back(value.mean * scale);
+    bars.series.front().spread.push_back(value.deviation * scale);
   }
-  bars.chosen = static_cast<int>(comparison.recommended);
   return bars;
+}
+
+// The table of a page: the best first, what decides in front.
+report::Table ordered_table(const Comparison& comparison) {
+  const report::Table table = table_of(comparison, "");
+  report::Table ordered = table;
+  ordered.rows.clear();
+  for (const std::size_t i : by_measure(comparison)) {
+    if (i == comparison.recommended) ordered.chosen_row = static_cast<int>(ordered.rows.size());
+    ordered.rows.push_back(table.rows[i]);
+  }
+  const auto found = std::ranges::find(ordered.columns, column_title(comparison.measure));
+  const auto at = found - ordered.columns.begin();
+  const auto to_front = [&](std::vector<std::string>& cells) {
+    std::rotate(cells.begin() + 1, cells.begin() + at, cells.begin() + at + 1);
+  };
+  to_front(ordered.columns);
+  for (auto& row : ordered.rows) to_front(row);
+  return ordered;
 }
 
 // A line through the budgets of each contender that was given several; the others as they are.
@@ -228,7 +267,8 @@ std::vector<report::KeyFigure> key_figures_of(const Comparison& comparison) {
     const double before = vanilla->figures.at(comparison.measure).mean;
     const double change = before > 0 ? chosen.figures.at(comparison.measure).mean / before - 1 : 0;
     figures.push_back({fmt::format("{}{:.1f} %", change < 0 ? "\u2212" : "+", 100 * std::abs(change)),
-                       measure_name(comparison) + ", against the default placement"});
+                       std::string(comparison.measure == "layer_time" ? "layer time" : "judge-slow") +
+                           ", against the default placement"});
   } else {
     figures.push_back(
         {fmt::format("{:.4g}", chosen.figures.at(comparison.measure).mean * scale_of(comparison)),
@@ -242,7 +282,7 @@ std::vector<report::KeyFigure> key_figures_of(const Comparison& comparison) {
   };
   pair("remote_nodes_per_token", "{:.2f}", "other nodes a token visits");
   pair("load_max_over_mean", "{:.2f}", "fullest device's load over the mean");
-  pair("slots_per_device_max", "{:.4g}", "copies on the fullest device");
+  pair("slots_per_device_max", "{:.3g}", "copies on the fullest device");
   return figures;
 }
 
@@ -253,10 +293,9 @@ void add_comparison(report::Page& page, const Comparison& comparison) {
   page.key_figures = key_figures_of(comparison);
   report::Section strategies{"Strategies",
                              "Every figure is of tokens that had no part in the plan: mean \u00b1 sample "
-                             "deviation over the splits. Lower is better everywhere.",
-                             {table_of(comparison, "")}};
-  strategies.pictures.emplace_back(
-      bars_of(comparison, comparison.measure.c_str(), measure_name(comparison), scale_of(comparison)));
+                             "deviation over the splits. Lower is better everywhere; the best stands first.",
+                             {ordered_table(comparison)}};
+  strategies.pictures.emplace_back(bars_of(comparison));
   page.sections.push_back(std::move(strategies));
   page.sections.push_back(
       {"What memory buys",

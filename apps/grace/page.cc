@@ -73,6 +73,7 @@ report::Section affinity_section(const Plan& plan, const Cluster& cluster, const
   map.row_name = map.col_name = "expert", map.value_name = "tokens that chose both";
   map.rows = map.cols = plan.num_experts;
   map.symmetric = true;
+  map.scale = report::Scale::kRoot;
   map.panels = {"In the experts\u2019 own order", "Grouped by " + plan.strategy};
   const auto kept = layers_within(kMostAffinities, experts * (experts + 1) / 2, stats.size());
   for (const std::size_t m : kept) {

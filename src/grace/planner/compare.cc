@@ -195,22 +195,27 @@ void recommend(Comparison& comparison) {
   const Spread base = measure(*vanilla);
   const double less = base.mean - measure(chosen).mean;
   const double noise = std::max(base.deviation, measure(chosen).deviation);
+  // Seconds are said in microseconds.
+  const auto said = [&](double value) {
+    return comparison.measure == "layer_time" ? fmt::format("{:.4g} us", value * 1e6)
+                                              : fmt::format("{:.4g}", value);
+  };
   std::string what = comparison.measure;
   std::ranges::replace(what, '_', ' ');
   if (comparison.recommended == static_cast<std::size_t>(vanilla - comparison.rows.begin()) ||
       less <= noise) {
     comparison.recommendation = fmt::format(
-        "Not worth it: the default placement (vanilla) is within noise of the best; {} of {:.4g} against "
-        "{:.4g} of {}.",
-        what, base.mean, measure(best).mean, label_of(best));
+        "Not worth it: the default placement (vanilla) is within noise of the best; {} of {} against "
+        "{} of {}.",
+        what, said(base.mean), said(measure(best).mean), label_of(best));
     return;
   }
   const double more_slots = slots(chosen) - slots(*vanilla);
   comparison.recommendation = fmt::format(
-      "Use {}: {:.1f} % less {} than the default placement ({:.4g} against {:.4g}, held out, deviation "
-      "{:.2g}), for {}.",
-      label_of(chosen), 100 * less / base.mean, what, measure(chosen).mean, base.mean,
-      measure(chosen).deviation,
+      "Use {}: {:.1f} % less {} than the default placement ({} against {}, held out, deviation "
+      "{}), for {}.",
+      label_of(chosen), 100 * less / base.mean, what, said(measure(chosen).mean), said(base.mean),
+      said(measure(chosen).deviation),
       more_slots < 0.05 ? std::string("no more memory")
                         : fmt::format("room for {:.1f} more experts a device and layer", more_slots));
 }

@@ -110,6 +110,7 @@ std::string panel_json(const HeatMap& map, const HeatPanel& panel, bool as_bytes
 
 std::string_view name_of(Scale scale) {
   if (scale == Scale::kCategories) return "categories";
+  if (scale == Scale::kRoot) return "root";
   return scale == Scale::kDiverging ? "diverging" : "sequential";
 }
 

@@ -52,12 +52,19 @@ Extent extent_of(const BarChart& chart) {
   return extent;
 }
 
+// To one digit more than the value is said to; nothing where that leaves nothing.
+std::string spread_text(double value, double spread) {
+  if (!(spread > 0) || value == 0 || !std::isfinite(value)) return "";
+  const int decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(std::abs(value)))) - 1, 0, 9);
+  const std::string text = fmt::format("{:.{}f}", spread, decimals + 1);
+  return text.find_first_not_of("0.") == std::string::npos ? "" : " \u00b1" + text;
+}
+
 std::string bar_html(const Series& series, std::size_t g, std::size_t colour, const Extent& extent,
                      const std::string& label) {
   const double value = g < series.values.size() ? series.values[g] : std::nan("");
   const double spread = g < series.spread.size() ? series.spread[g] : 0;
-  std::string text = short_number(value);
-  if (spread > 0) text += " \u00b1" + short_number(spread);
+  const std::string text = short_number(value) + spread_text(value, spread);
   std::string bar;
   if (std::isfinite(value)) {
     const double from = extent.percent(std::min(value, 0.0)), to = extent.percent(std::max(value, 0.0));

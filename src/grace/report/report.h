@@ -66,6 +66,7 @@ struct PointChart {
 // chosen by the slider that the whole page shares.
 enum class Scale {
   kSequential,  // from zero
+  kRoot,        // from zero, by the square root: for counts of which most are small
   kDiverging,   // from HeatMap::middle to either side
   kCategories,  // values are indices into HeatMap::categories
 };

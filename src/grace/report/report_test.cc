@@ -93,7 +93,7 @@ TEST(APage, HoldsEveryPictureAndReachesForNoNetwork) {
   EXPECT_THAT(page, HasSubstr("<tr class=chosen><th scope=row>in \u00fc</th>"));
   EXPECT_THAT(page, HasSubstr("<tfoot>\n<tr><th scope=row>across</th>"));
   EXPECT_THAT(page, HasSubstr("<dt>seed</dt><dd>0</dd>"));
-  EXPECT_THAT(page, HasSubstr("data-tip=\"1, dev 0: 2 \u00b10.5\""));
+  EXPECT_THAT(page, HasSubstr("data-tip=\"1, dev 0: 2 \u00b10.500\""));
   EXPECT_THAT(page, HasSubstr("data-tip=\"rank 1, experts: 2 ms\""));
   EXPECT_THAT(page, HasSubstr("[2,3,0,\"r 1\",1]"));
   EXPECT_THAT(page, HasSubstr("\"v\":[0,1,null,2]"));

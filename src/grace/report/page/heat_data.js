@@ -5,6 +5,7 @@ const ramps = {
   diverging: [['#1a5a9e', '#8fb7dc', '#f4f1ea', '#e9b07a', '#a84f0c'], ['#79b8f4', '#34608f', '#22262d', '#96602a', '#f5a653']],
   categories: [['#efece4', '#86b4d8', '#134a86'], ['#22262d', '#3f78b3', '#cbe3fb']],
 };
+ramps.root = ramps.sequential;
 const parts = colour => [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16));
 
 // 256 colours from one end of a ramp to the other.
@@ -79,6 +80,8 @@ function scaleOf(map, panels) {
       marks: [map.middle - span, map.middle - span / 2, map.middle, map.middle + span / 2, map.middle + span],
     };
   }
-  const most = high > 0 ? high : 1;
-  return {place: value => Math.round(Math.sqrt(Math.max(value, 0) / most) * 255), marks: [0, most / 16, most / 4, most * 9 / 16, most]};
+  const most = high > 0 ? high : 1, quarters = [0, .25, .5, .75, 1];
+  if (map.scale === 'root')
+    return {place: value => Math.round(Math.sqrt(Math.max(value, 0) / most) * 255), marks: quarters.map(part => most * part * part)};
+  return {place: value => Math.round(value / most * 255), marks: quarters.map(part => most * part)};
 }

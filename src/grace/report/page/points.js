@@ -1,6 +1,6 @@
 // Points and lines on two axes: what memory buys, the curve whose knee is sought.
 
-const colourOf = i => 'c' + i % 8;
+const colourOf = i => 'c' + i % 8 + (i >= 8 ? ' again' : '');
 
 function extentOf(values, margin) {
   const low = Math.min(...values), high = Math.max(...values), span = high - low || Math.abs(high) || 1;
@@ -23,7 +23,8 @@ function pointChart(box, chart) {
     const wide = holder.clientWidth;
     if (!wide || !all.length) return;
     const font = parseFloat(getComputedStyle(root).fontSize) * .8, tall = Math.round(Math.min(Math.max(wide * .5, 250), 430));
-    const [x0, x1] = extentOf(all.map(point => point.x), .06), [y0, y1] = extentOf(all.flatMap(point => [point.y - point.spread, point.y + point.spread]), .07);
+    const inside = withoutOutliers(all);
+    const [x0, x1] = extentOf(all.map(point => point.x), .06), [y0, y1] = extentOf(inside.flatMap(point => [point.y - point.spread, point.y + point.spread]), .07);
     const yTicks = ticks(y0, y1, 6), left = Math.max(...yTicks.map(tick => show(tick).length)) * font * .6 + 12, bottom = font * 3.2, top = font * 1.9, right = 10;
     const px = x => left + (x - x0) / (x1 - x0) * (wide - left - right), py = y => tall - bottom - (y - y0) / (y1 - y0) * (tall - bottom - top);
     const svg = draw('svg', {viewBox: '0 0 ' + wide + ' ' + tall, height: tall, role: 'presentation'});
@@ -40,16 +41,18 @@ function pointChart(box, chart) {
       svg.append(draw('path', {class: 'line ' + colour(series), style: 'fill:none',
         d: 'M' + all.filter(point => point.series === series).map(point => px(point.x) + ' ' + py(point.y)).join('L')}));
     marks.length = 0;
-    const taken = all.map(point => ({x: px(point.x) - 7, y: py(point.y) - 7, w: 14, h: 14}));
+    const taken = all.map(point => ({x: px(point.x) - 7, y: Math.max(py(point.y), top) - 7, w: 14, h: 14}));
     for (const point of [...all].sort((a, b) => b.chosen - a.chosen)) {
-      const x = px(point.x), y = py(point.y), kind = colour(point.series);
-      if (point.spread) svg.append(draw('path', {class: 'whisker ' + kind, d: 'M' + x + ' ' + py(point.y - point.spread) + 'V' + py(point.y + point.spread)}));
+      const out = point.y > y1, x = px(point.x), y = out ? top : py(point.y), kind = colour(point.series);
+      if (point.spread && !out) svg.append(draw('path', {class: 'whisker ' + kind, d: 'M' + x + ' ' + py(point.y - point.spread) + 'V' + py(point.y + point.spread)}));
       if (point.chosen) svg.append(draw('circle', {class: 'ring', style: 'stroke:var(--accent)', cx: x, cy: y, r: 9}));
-      const mark = draw('circle', {class: kind, cx: x, cy: y, r: 5.5, 'data-tip': words(point)});
+      const mark = out ? draw('path', {class: kind, d: 'M' + (x - 6) + ' ' + (y + 5) + 'h12l-6 -10z', 'data-tip': words(point)})
+        : draw('circle', {class: kind, cx: x, cy: y, r: 5.5, 'data-tip': words(point)});
       svg.append(mark);
       marks.push([point, mark]);
-      const label = labelAt(point, x, y, font, wide, top, tall - bottom, taken);
-      if (label) svg.append(draw('text', {x: label.x, y: label.base, ...(point.chosen ? {class: 'chosen-name'} : {})}, point.name));
+      if (point.series.joined && joined.length > 1 && !point.chosen) continue;
+      const name = out ? point.name + ', ' + show(point.y) : point.name, label = labelAt(name, x, y, font, wide, top, tall - bottom, taken);
+      if (label) svg.append(draw('text', {x: label.x, y: label.base, ...(point.chosen ? {class: 'chosen-name'} : {})}, name));
     }
     holder.replaceChildren(svg);
     marks.sort((a, b) => a[0].x - b[0].x || a[0].y - b[0].y);
@@ -64,10 +67,18 @@ function pointChart(box, chart) {
     [point.name || point.series.name, show(point.x), show(point.y), point.spread ? show(point.spread) : '']));
 }
 
+// Single points far above the lines would flatten them: they stand at the upper edge, with an arrow and their value.
+function withoutOutliers(all) {
+  const ys = all.filter(point => point.series.joined).map(point => point.y);
+  if (ys.length < 4 || ys.length === all.length) return all;
+  const low = Math.min(...ys), high = Math.max(...ys);
+  return all.filter(point => point.y <= high + (high - low));
+}
+
 // A free place for a point's name beside, above or below it; none where all would overlap.
-function labelAt(point, x, y, font, wide, top, bottom, taken) {
-  if (!point.name) return null;
-  const w = point.name.length * font * .56 + 4, h = font * 1.15;
+function labelAt(name, x, y, font, wide, top, bottom, taken) {
+  if (!name) return null;
+  const w = name.length * font * .56 + 4, h = font * 1.15;
   const places = [[x + 11, y - h / 2], [x - 11 - w, y - h / 2], [x - w / 2, y - h - 9], [x - w / 2, y + 9], [x + 8, y - h - 5], [x + 8, y + 5], [x - w - 8, y - h - 5], [x - w - 8, y + 5]];
   for (const [left, up] of places) {
     const hits = taken.some(other => left < other.x + other.w && left + w > other.x && up < other.y + other.h && up + h > other.y);

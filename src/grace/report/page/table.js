@@ -30,10 +30,26 @@ for (const table of $$('table.sortable'))
     $('button', head).addEventListener('click', () => sortBy(table, column, head));
   });
 
+// Of a long table the first rows, as it is sorted, until all are asked for.
+const shownRows = 12;
+for (const table of $$('main table')) {
+  const count = table.tBodies[0].rows.length;
+  if (count <= shownRows + 4) continue;
+  table.classList.add('folded');
+  const button = make('button', {type: 'button', class: 'more', 'aria-expanded': 'false'}, 'Show all ' + count + ' rows');
+  button.addEventListener('click', () => {
+    const folded = table.classList.toggle('folded');
+    button.textContent = folded ? 'Show all ' + count + ' rows' : 'Show fewer rows';
+    button.setAttribute('aria-expanded', String(!folded));
+  });
+  table.parentElement.after(button);
+}
+
 function hintAtWidth(box) {
   const wider = box.scrollWidth > box.clientWidth + 1;
+  box.classList.toggle('wider', wider);
   let hint = box.nextElementSibling && box.nextElementSibling.classList.contains('hint') ? box.nextElementSibling : null;
-  if (wider && !hint) box.after(hint = make('p', {class: 'hint'}, 'The table goes on to the right: scroll it sideways.'));
+  if (wider && !hint) box.after(hint = make('p', {class: 'hint'}, 'Goes on to the right: scroll sideways.'));
   if (hint) hint.hidden = !wider;
   if (wider) {
     box.tabIndex = 0;
