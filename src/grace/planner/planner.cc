@@ -16,22 +16,40 @@ namespace grace {
 namespace {
 
 constexpr std::array kStrategies = {
-    Strategy{"vanilla", false, &vanilla_layers},
-    Strategy{"grace", false, &grace_layers},
-    Strategy{"grace-uniform", false, &grace_uniform_layers},
-    Strategy{"grace-hg", false, &grace_hg_layers},
-    Strategy{"grace-free", false, &grace_free_layers},
-    Strategy{"grace-hg-fr-wrr", false, &grace_hg_fr_wrr_layers},
-    Strategy{"grace-hg-dr-wrr", false, &grace_hg_dr_wrr_layers},
-    Strategy{"occult", false, &occult_layers},
-    Strategy{"c2r", false, &c2r_layers},
-    Strategy{"eplb", false, &eplb_layers},
-    Strategy{"eplb-flat", false, &eplb_flat_layers},
-    Strategy{"eplb-cover", false, &eplb_cover_layers},
-    Strategy{"joint", true, &joint_layers},
-    Strategy{"joint-slow", false, &joint_slow_layers},
-    Strategy{"joint-fast", false, &joint_fast_layers},
+    Strategy{"vanilla", false, false, &vanilla_layers},
+    Strategy{"grace", false, true, &grace_layers},
+    Strategy{"grace-uniform", false, true, &grace_uniform_layers},
+    Strategy{"grace-hg", false, true, &grace_hg_layers},
+    Strategy{"grace-free", false, true, &grace_free_layers},
+    Strategy{"grace-hg-fr-wrr", false, true, &grace_hg_fr_wrr_layers},
+    Strategy{"grace-hg-dr-wrr", false, true, &grace_hg_dr_wrr_layers},
+    Strategy{"occult", false, true, &occult_layers},
+    Strategy{"c2r", false, true, &c2r_layers},
+    Strategy{"eplb", false, false, &eplb_layers},
+    Strategy{"eplb-flat", false, false, &eplb_flat_layers},
+    Strategy{"eplb-cover", false, true, &eplb_cover_layers},
+    Strategy{"joint", true, true, &joint_layers},
+    Strategy{"joint-slow", false, true, &joint_slow_layers},
+    Strategy{"joint-fast", false, true, &joint_fast_layers},
 };
+
+// What is planned, whether its tokens are known or only its loads.
+struct Subject {
+  std::string kind;  // "trace"
+  const std::string& model;
+  const std::string& source;
+  int num_experts;
+  const std::vector<int>& decoder_layers;
+
+  int num_moe_layers() const { return static_cast<int>(decoder_layers.size()); }
+  const std::string& name() const { return source.empty() ? model : source; }
+};
+Subject subject_of(const Trace& trace) {
+  return {"trace", trace.model, trace.source, trace.num_experts, trace.decoder_layers};
+}
+Subject subject_of(const LoadProfile& loads) {
+  return {"load profile", loads.model, loads.source, loads.num_experts, loads.decoder_layers};
+}
 
 const Strategy* find_strategy(std::string_view name) {
   const auto found = std::ranges::find(kStrategies, name, &Strategy::name);
@@ -73,22 +91,22 @@ int total_slots_of(const Cluster& cluster, const PlanOptions& options) {
 }
 
 // [M][D]
-std::vector<std::vector<int>> slots_of(const Trace& trace, const Cluster& cluster,
+std::vector<std::vector<int>> slots_of(const Subject& subject, const Cluster& cluster,
                                        const PlanOptions& options) {
   const int total = total_slots_of(cluster, options);
-  std::vector<std::vector<int>> slots(static_cast<std::size_t>(trace.num_moe_layers()));
+  std::vector<std::vector<int>> slots(static_cast<std::size_t>(subject.num_moe_layers()));
   for (std::size_t m = 0; m < slots.size(); ++m) {
     const int of_layer = options.slots.empty() ? 0 : options.slots[options.slots.size() == 1 ? 0 : m];
-    const int option = total > 0 ? std::max(1, total / trace.num_moe_layers()) : of_layer;
+    const int option = total > 0 ? std::max(1, total / subject.num_moe_layers()) : of_layer;
     for (int d = 0; d < cluster.num_devices(); ++d)
       slots[m].push_back(
-          slots_on(cluster.device(DeviceId(d)), trace.num_experts, cluster.num_devices(), option));
+          slots_on(cluster.device(DeviceId(d)), subject.num_experts, cluster.num_devices(), option));
   }
   return slots;
 }
 
-Status check_budget(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
-  const auto layers = static_cast<std::size_t>(trace.num_moe_layers());
+Status check_budget(const Subject& subject, const Cluster& cluster, const PlanOptions& options) {
+  const auto layers = static_cast<std::size_t>(subject.num_moe_layers());
   if (options.slots.size() > 1 && options.slots.size() != layers)
     return invalid_input(fmt::format("slots: {} numbers for {} MoE layers, must be one or one a layer",
                                      options.slots.size(), layers));
@@ -98,47 +116,51 @@ Status check_budget(const Trace& trace, const Cluster& cluster, const PlanOption
     return invalid_input(fmt::format("memory: {} bytes is not a number of at least 0", options.memory_bytes));
   if (options.memory_bytes > 0 && !options.objective.sizes.known())
     return invalid_input("memory: a budget in bytes needs the model's sizes; name its shape");
-  const int each = (trace.num_experts + cluster.num_devices() - 1) / cluster.num_devices();
+  const int each = (subject.num_experts + cluster.num_devices() - 1) / cluster.num_devices();
   if (const int total = total_slots_of(cluster, options);
-      (total > 0 || options.memory_bytes > 0) && total < each * trace.num_moe_layers())
-    return invalid_input(
-        fmt::format("memory: room for {} experts a device, {} MoE layers of {} experts on {} devices need {} "
-                    "({:.4g} bytes)",
-                    total, layers, trace.num_experts, cluster.num_devices(), each * trace.num_moe_layers(),
-                    each * trace.num_moe_layers() * options.objective.sizes.expert_bytes()));
-  const std::vector<std::vector<int>> slots = slots_of(trace, cluster, options);
+      (total > 0 || options.memory_bytes > 0) && total < each * subject.num_moe_layers())
+    return invalid_input(fmt::format(
+        "memory: room for {} experts a device, {} MoE layers of {} experts on {} devices need {} "
+        "({:.4g} bytes)",
+        total, layers, subject.num_experts, cluster.num_devices(), each * subject.num_moe_layers(),
+        each * subject.num_moe_layers() * options.objective.sizes.expert_bytes()));
+  const std::vector<std::vector<int>> slots = slots_of(subject, cluster, options);
   for (std::size_t m = 0; m < layers; ++m) {
     const int sum = std::accumulate(slots[m].begin(), slots[m].end(), 0);
-    if (sum < trace.num_experts)
+    if (sum < subject.num_experts)
       return invalid_input(
           fmt::format("slots: {} on {} devices cannot hold {} experts once; {} on every device would", sum,
-                      slots[m].size(), trace.num_experts,
-                      (trace.num_experts + cluster.num_devices() - 1) / cluster.num_devices()));
+                      slots[m].size(), subject.num_experts,
+                      (subject.num_experts + cluster.num_devices() - 1) / cluster.num_devices()));
   }
   return {};
 }
 
-Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
+Status check_options(const Subject& subject, const Cluster& cluster, const PlanOptions& options) {
   if (!(options.effort > 0) || options.effort > 1000)
     return invalid_input(fmt::format("effort: {} is outside (0, 1000]", options.effort));
   if (options.objective.batch < 1)
     return invalid_input(fmt::format("batch: {} tokens, must be at least 1", options.objective.batch));
   if (std::isnan(options.r) || options.r > 1)
     return invalid_input(fmt::format("r: {} is outside [0, 1] (negative: chosen by the knee)", options.r));
+  if (cluster.num_devices() < 1)
+    return invalid_input(fmt::format("cluster {}: has no device, needs at least 1", cluster.name));
+  GRACE_TRY(check_slots(cluster, subject.num_experts));
+  return check_budget(subject, cluster, options);
+}
+
+Status check_input(const Trace& trace, const Cluster& cluster, const PlanOptions& options) {
   if (trace.num_tokens() < 1 || trace.num_moe_layers() < 1 || trace.num_experts < 1 ||
       trace.experts_per_token < 1)
     return invalid_input(fmt::format(
         "trace {}: {} tokens, {} MoE layers, {} experts, {} experts per token; each must be at least 1",
-        trace.source.empty() ? trace.model : trace.source, trace.num_tokens(), trace.num_moe_layers(),
-        trace.num_experts, trace.experts_per_token));
-  if (cluster.num_devices() < 1)
-    return invalid_input(fmt::format("cluster {}: has no device, needs at least 1", cluster.name));
+        subject_of(trace).name(), trace.num_tokens(), trace.num_moe_layers(), trace.num_experts,
+        trace.experts_per_token));
   if (const int least = std::max(1, trace.experts_per_token - 1);
       options.partners != 0 && (options.partners < least || options.partners >= trace.num_experts))
     return invalid_input(
         fmt::format("partners: {} is outside [{}, {}]", options.partners, least, trace.num_experts - 1));
-  GRACE_TRY(check_slots(cluster, trace.num_experts));
-  return check_budget(trace, cluster, options);
+  return check_options(subject_of(trace), cluster, options);
 }
 
 double predicted_max_over_mean(const LayerPlan& layer) {
@@ -159,12 +181,16 @@ std::map<std::string, double> figures_of(std::span<const LayerStats> stats,
                                          const std::vector<LayerPlan>& layers) {
   double kept = 0;
   double peak = 0;
+  bool affinity_known = true;  // one expert alone has no pair, and knows that
   for (std::size_t m = 0; m < layers.size(); ++m) {
-    kept += kept_by(stats[m], layers[m]);
+    affinity_known = affinity_known && !stats[m].affinity.empty();
+    if (affinity_known) kept += kept_by(stats[m], layers[m]);
     peak += predicted_max_over_mean(layers[m]);
   }
   const auto count = static_cast<double>(layers.size());
-  return {{"affinity_kept_insample", kept / count}, {"load_max_over_mean_insample", peak / count}};
+  std::map<std::string, double> figures = {{"load_max_over_mean_insample", peak / count}};
+  if (affinity_known) figures["affinity_kept_insample"] = kept / count;
+  return figures;
 }
 
 // Four fifths of the sequences are searched on, a fifth chooses among results; a single sequence does both.
@@ -219,31 +245,39 @@ bool needs_sizes(std::string_view strategy) {
   return found != nullptr && found->needs_sizes;
 }
 
-Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
-                             ThreadPool& pool) {
+std::vector<std::string_view> load_strategy_names() {
+  std::vector<std::string_view> names;
+  for (const Strategy& strategy : kStrategies)
+    if (!strategy.needs_coactivation) names.push_back(strategy.name);
+  return names;
+}
+
+Status check_load_strategy(std::string_view strategy, std::string_view profile) {
+  const Strategy* found = find_strategy(strategy);
+  if (found == nullptr || !found->needs_coactivation) return {};
+  return invalid_input(fmt::format(
+      "strategy {}: goes by which experts a token chooses together, which a load profile ({}) does "
+      "not say; from loads alone: {}",
+      strategy, profile, fmt::join(load_strategy_names(), ", ")));
+}
+
+namespace {
+
+Result<const Strategy*> strategy_for(const PlanOptions& options) {
   const Strategy* strategy = find_strategy(options.strategy);
-  if (strategy == nullptr)
-    return invalid_input(
-        fmt::format("strategy: '{}' is not one of {}", options.strategy, fmt::join(strategy_names(), ", ")));
-  GRACE_TRY(check_input(trace, cluster, options));
-  if (strategy->needs_sizes && !options.objective.sizes.known())
-    return invalid_input(
-        fmt::format("strategy {}: minimises seconds, which need the model's sizes; name its shape, or take "
-                    "{}-slow or {}-fast",
-                    options.strategy, options.strategy, options.strategy));
+  if (strategy != nullptr) return strategy;
+  return invalid_input(
+      fmt::format("strategy: '{}' is not one of {}", options.strategy, fmt::join(strategy_names(), ", ")));
+}
 
-  const std::vector<LayerStats> stats = count_layers(trace, pool);
-  const PlanAndChoose parts = split_for_search(trace, options.seed);
-  StrategyOutput output =
-      strategy->make_layers({stats, parts.plan, parts.choose, cluster, slots_of(trace, cluster, options),
-                             total_slots_of(cluster, options), options, pool});
-
+PlanResult result_of(const Subject& subject, const std::string& hash, const Cluster& cluster,
+                     const PlanOptions& options, std::span<const LayerStats> stats, StrategyOutput output) {
   PlanResult result;
   result.knee = std::move(output.knee);
   Plan& plan = result.plan;
-  plan.model = trace.model;
-  plan.num_experts = trace.num_experts;
-  plan.decoder_layers = trace.decoder_layers;
+  plan.model = subject.model;
+  plan.num_experts = subject.num_experts;
+  plan.decoder_layers = subject.decoder_layers;
   for (const std::vector<Device>& devices : cluster.devices_of_node)
     plan.devices_per_node.push_back(static_cast<int>(devices.size()));
   plan.strategy = options.strategy;
@@ -253,7 +287,7 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
   plan.provenance["strategy"] = options.strategy;
   plan.provenance["cluster"] = cluster.name;
   plan.provenance["seed"] = fmt::format("{}", options.seed);
-  plan.provenance["trace_hash"] = hash_of(trace);
+  plan.provenance[subject.kind == "trace" ? "trace_hash" : "load_profile_hash"] = hash;
   plan.provenance["program_version"] = GRACE_VERSION;
   if (const std::vector<std::size_t> silent = layers_without_data(stats); !silent.empty())
     plan.provenance["moe_ordinals_without_data"] = fmt::format("{}", fmt::join(silent, ","));
@@ -263,6 +297,43 @@ Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const P
   const std::vector<std::string> faults = violations(plan, cluster);
   GRACE_CHECK(faults.empty(), faults.front());
   return result;
+}
+
+}  // namespace
+
+Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
+                             ThreadPool& pool) {
+  const Strategy* strategy = GRACE_TRY(strategy_for(options));
+  GRACE_TRY(check_input(trace, cluster, options));
+  if (strategy->needs_sizes && !options.objective.sizes.known())
+    return invalid_input(
+        fmt::format("strategy {}: minimises seconds, which need the model's sizes; name its shape, or take "
+                    "{}-slow or {}-fast",
+                    options.strategy, options.strategy, options.strategy));
+
+  const std::vector<LayerStats> stats = count_layers(trace, pool);
+  const PlanAndChoose parts = split_for_search(trace, options.seed);
+  const Subject subject = subject_of(trace);
+  StrategyOutput output =
+      strategy->make_layers({stats, parts.plan, parts.choose, cluster, slots_of(subject, cluster, options),
+                             total_slots_of(cluster, options), options, pool});
+  return result_of(subject, hash_of(trace), cluster, options, stats, std::move(output));
+}
+
+Result<PlanResult> make_plan(const LoadProfile& loads, const Cluster& cluster, const PlanOptions& options,
+                             ThreadPool& pool) {
+  const Strategy* strategy = GRACE_TRY(strategy_for(options));
+  const Subject subject = subject_of(loads);
+  if (const std::vector<std::string> found = violations(loads); !found.empty())
+    return invalid_input(fmt::format("load profile {}: {}", subject.name(), found.front()));
+  GRACE_TRY(check_load_strategy(options.strategy, subject.name()));
+  GRACE_TRY(check_options(subject, cluster, options));
+  const std::vector<LayerStats> stats = stats_of(loads);
+  const Trace none;  // what goes by loads looks at no token
+  StrategyOutput output =
+      strategy->make_layers({stats, none, none, cluster, slots_of(subject, cluster, options),
+                             total_slots_of(cluster, options), options, pool});
+  return result_of(subject, hash_of(loads), cluster, options, stats, std::move(output));
 }
 
 }  // namespace grace

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "grace/affinity/load_profile.h"
 #include "grace/base/result.h"
 #include "grace/base/thread_pool.h"
 #include "grace/cluster/cluster.h"
@@ -52,6 +53,14 @@ struct PlanResult {
 // that cannot hold every expert once.
 Result<PlanResult> make_plan(const Trace& trace, const Cluster& cluster, const PlanOptions& options,
                              ThreadPool& pool);
+
+// The same from loads alone, for the strategies of load_strategy_names(). Errors: also for the others, naming
+// what they would need to know.
+Result<PlanResult> make_plan(const LoadProfile& loads, const Cluster& cluster, const PlanOptions& options,
+                             ThreadPool& pool);
+std::vector<std::string_view> load_strategy_names();
+// Errors: invalid_input for a strategy that loads alone are not enough for. `profile` names them.
+Status check_load_strategy(std::string_view strategy, std::string_view profile);
 
 // The sequences that make_plan keeps from its search to choose among results: a fifth of them, or all where
 // that fifth would be empty. Ascending.

@@ -15,8 +15,8 @@ namespace grace {
 // What a strategy may look at. Everything outlives the call.
 struct StrategyInput {
   std::span<const LayerStats> stats;  // [M], of the plan and the choose tokens together
-  const Trace& plan;                  // what a search sees
-  const Trace& choose;                // what decides among its results; never empty of tokens
+  const Trace& plan;                  // what a search sees; empty where only loads are known
+  const Trace& choose;                // what decides among its results; has tokens where plan has
   const Cluster& cluster;
   std::span<const std::vector<int>> slots;  // [M][D] copies a device may hold (PlanOptions::slots)
   int total_slots;  // a device's over all layers, where memory is what bounds it; else 0
@@ -35,7 +35,8 @@ struct StrategyOutput {
 
 struct Strategy {
   std::string_view name;
-  bool needs_sizes = false;  // LayerSizes
+  bool needs_sizes = false;        // LayerSizes
+  bool needs_coactivation = true;  // else the loads of `stats` are all it looks at
   // REQUIRES: the slots of the cluster hold every expert once. Same input, same output at any thread count.
   StrategyOutput (*make_layers)(const StrategyInput& input);
 };
