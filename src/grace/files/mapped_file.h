@@ -28,8 +28,11 @@ class MappedFile {
   // Lets go of the memory that reading these bytes took; reading them again fetches them again. Whether they
   // are of this file.
   bool give_back(std::span<const std::byte> part) const;
-  // Has all of it fetched in the background, in large pages where the file system has them.
-  void read_ahead() const;
+  // Fetches these of its bytes, in large pages where the file system has them; what it cannot fetch is
+  // fetched when it is read.
+  void fetch(std::size_t offset, std::size_t size) const;
+  // The size of those pages; to fetch by parts that begin on them.
+  static constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
  private:
   MappedFile(const std::byte* data, std::size_t size) : data_(data), size_(size) {}
