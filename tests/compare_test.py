@@ -212,7 +212,8 @@ class PlanningWithABudget(Comparing):
         self.planned(trace, "--strategy", "joint-slow")
         for dispatch in ("flat", "per_device", "two_stage"):
             self.succeeds("report", "--trace", trace, "--plan", plan, "--dispatch", dispatch, "--html", page)
-            self.assertIn("Traffic between devices, joint-slow", page.read_text())
+            self.assertIn("Traffic between devices", page.read_text())
+            self.assertIn('"panels":["vanilla","joint-slow"]', page.read_text())
         self.refuses("report", "--trace", trace, "--plan", plan, "--dispatch", "nowhere", "--html", page, saying="nowhere")
 
 

@@ -50,6 +50,10 @@ BOXES = r"""
       found.push('overlap: ' + a.name + ' | ' + b.name);
     }
   });
+  for (const row of document.querySelectorAll('tr')) {
+    const size = parseFloat(getComputedStyle(row).fontSize), tall = row.getBoundingClientRect().height;
+    if (tall > 6 * size) found.push('a row of ' + tall + ' pixels: ' + row.textContent.slice(0, 40));
+  }
   for (const box of document.querySelectorAll('canvas, svg, .bar, .lane, table')) {
     const own = box.getBoundingClientRect();
     if (!box.closest('.wide') && box.checkVisibility() && (own.left < -0.5 || own.right > wide + 0.5)) found.push('outside the window: a ' + box.tagName);
@@ -214,27 +218,35 @@ class TheReport(unittest.TestCase):
 
 
 def take_pictures(folder: pathlib.Path) -> None:
-    """The whole page at each width and in each theme; half as large where it is 2,560 wide."""
+    """The page from its top at each width and in each theme, and the affinity picture alone."""
     TheReport.setUpClass()
     folder.mkdir(parents=True, exist_ok=True)
     browser = TheReport.browser
-    for width, height in WIDTHS:
+
+    def write(name: str, **clip) -> None:
+        image = browser.picture(captureBeyondViewport=True, clip=clip)
+        (folder / name).write_bytes(image)
+        print(f"{name}: {len(image)} bytes" + (", MORE than a picture may have" if len(image) > LARGEST_PICTURE else ""))
+
+    for width, _ in WIDTHS:
         for theme in THEMES:
-            browser.show_as(width, height, theme)
+            browser.show_as(width, TALL[width], theme)
             browser.open(TheReport.page.as_uri())
             browser.run(SCROLL_THROUGH)
-            tall = min(browser.run("document.documentElement.scrollHeight"), TALLEST[width])
-            image = browser.picture(captureBeyondViewport=True, clip={"x": 0, "y": 0, "width": width, "height": tall, "scale": SCALES[width]})
-            path = folder / f"report-{width}-{theme}.png"
-            path.write_bytes(image)
-            print(f"{path}: {len(image)} bytes, {width} x {tall}")
-            if len(image) > LARGEST_PICTURE:
-                print(f"{path}: more than {LARGEST_PICTURE} bytes", file=sys.stderr)
+            write(f"report-{width}-{theme}.png", x=0, y=0, width=width, height=TALL[width], scale=SCALES[width])
+    browser.show_as(1280, 900, "light")
+    browser.open(TheReport.page.as_uri())
+    browser.run(SCROLL_THROUGH)
+    browser.run("document.querySelector('#layers').hidden = true")
+    for title in ("Affinity", "Load", "Traffic between devices"):
+        section = browser.run("(() => { const one = [...document.querySelectorAll('section')].find(one => one.querySelector('h2').textContent === "
+                              f"'{title}').getBoundingClientRect(); return {{x: one.x - 12, y: one.y + scrollY + 8, width: one.width + 24, height: one.height + 8}}; }})()")
+        write(f"report-{title.split()[0].lower()}.png", scale=0.8, **section)
     TheReport.doClassCleanups()
 
 
-TALLEST = {360: 20_000, 1280: 20_000, 2560: 20_000}
-SCALES = {360: 1, 1280: 1, 2560: 0.5}
+TALL = {360: 2000, 1280: 1900, 2560: 2300}
+SCALES = {360: 1, 1280: 1, 2560: 0.6}
 QUICK = ("--splits", 2, "--effort", 0.05)
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "grace/report/text.h"
+
 namespace grace::app {
 namespace {
 
@@ -186,8 +188,10 @@ double vectors_across(const Replay& replayed, const Cluster& cluster, bool nodes
 }
 
 std::string change_of(double before, double after) {
-  const std::string change = before > 0 ? fmt::format(" ({:+.1f} %)", 100 * (after / before - 1)) : "";
-  return fmt::format("{:.0f} \u2192 {:.0f}{}", before, after, change);
+  const std::string change = before > 0 ? fmt::format(" ({}{:.1f} %)", after < before ? "\u2212" : "+",
+                                                      100 * std::abs(after / before - 1))
+                                        : "";
+  return report::short_number(before) + " \u2192 " + report::short_number(after) + change;
 }
 
 report::Section traffic_section(const Plan& plan, const Cluster& cluster, const PlanEffect& effect) {

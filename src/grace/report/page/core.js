@@ -26,6 +26,13 @@ function show(value) {
   return String(+value.toPrecision(3)).replace('-', '\u2212');
 }
 
+// How wide a text of the page's font is.
+const measuring = document.createElement('canvas').getContext('2d');
+function widthOf(text, size, weight = 400) {
+  measuring.font = weight + ' ' + size + 'px ' + getComputedStyle(document.body).fontFamily;
+  return measuring.measureText(text).width;
+}
+
 // Round steps, at most `most` of them, from low to high.
 function ticks(low, high, most) {
   const span = high - low || 1, power = 10 ** Math.floor(Math.log10(span / most));

@@ -160,6 +160,10 @@ function paintCells(context, map, data, shape, scale, colours, ratio) {
     return;
   }
   const gap = Math.min(wide, tall) > 7 ? 1 : 0, size = Math.min(parseFloat(context.font), tall - 3);
+  // Numbers in all cells or in none.
+  const said = value => show(value) + map.unit;
+  const fits = map.scale !== 'categories' && wide >= 26 && tall >= 13 && size >= 9 &&
+    data.values.every(value => value !== value || context.measureText(said(value)).width <= wide - 4);
   context.textAlign = 'center';
   context.textBaseline = 'middle';
   data.values.forEach((value, i) => {
@@ -167,11 +171,9 @@ function paintCells(context, map, data, shape, scale, colours, ratio) {
     const x = left + i % map.cols * wide, y = top + Math.floor(i / map.cols) * tall, [r, g, b] = colourAt(value);
     context.fillStyle = 'rgb(' + r + ',' + g + ',' + b + ')';
     context.fillRect(x, y, wide - gap, tall - gap);
-    if (map.scale === 'categories' || wide < 30 || tall < 13 || size < 9) return;
-    const text = show(value) + map.unit;
-    if (context.measureText(text).width > wide - 6) return;
+    if (!fits) return;
     context.fillStyle = r * .3 + g * .59 + b * .11 > 140 ? '#12161c' : '#f6f8fb';
-    context.fillText(text, x + (wide - gap) / 2, y + tall / 2 + .5);
+    context.fillText(said(value), x + (wide - gap) / 2, y + tall / 2 + .5);
   });
 }
 

@@ -23,9 +23,9 @@ function pointChart(box, chart) {
     const wide = holder.clientWidth;
     if (!wide || !all.length) return;
     const font = parseFloat(getComputedStyle(root).fontSize) * .8, tall = Math.round(Math.min(Math.max(wide * .5, 250), 430));
-    const inside = withoutOutliers(all);
+    const inside = withoutOutliers(all), outside = all.filter(point => !inside.includes(point)).sort((a, b) => b.y - a.y);
     const [x0, x1] = extentOf(all.map(point => point.x), .06), [y0, y1] = extentOf(inside.flatMap(point => [point.y - point.spread, point.y + point.spread]), .07);
-    const yTicks = ticks(y0, y1, 6), left = Math.max(...yTicks.map(tick => show(tick).length)) * font * .6 + 12, bottom = font * 3.2, top = font * 1.9, right = 10;
+    const yTicks = ticks(y0, y1, 6), left = Math.max(...yTicks.map(tick => widthOf(show(tick), font))) + 12, bottom = font * 3.2, top = font * (2.2 + 1.5 * outside.length), right = 10;
     const px = x => left + (x - x0) / (x1 - x0) * (wide - left - right), py = y => tall - bottom - (y - y0) / (y1 - y0) * (tall - bottom - top);
     const svg = draw('svg', {viewBox: '0 0 ' + wide + ' ' + tall, height: tall, role: 'presentation'});
     for (const tick of yTicks)
@@ -41,9 +41,10 @@ function pointChart(box, chart) {
       svg.append(draw('path', {class: 'line ' + colour(series), style: 'fill:none',
         d: 'M' + all.filter(point => point.series === series).map(point => px(point.x) + ' ' + py(point.y)).join('L')}));
     marks.length = 0;
-    const taken = all.map(point => ({x: px(point.x) - 7, y: Math.max(py(point.y), top) - 7, w: 14, h: 14}));
+    const heightOut = point => font * (2.2 + 1.5 * outside.indexOf(point));
+    const taken = all.map(point => ({x: px(point.x) - 7, y: (outside.includes(point) ? heightOut(point) : py(point.y)) - 7, w: 14, h: 14}));
     for (const point of [...all].sort((a, b) => b.chosen - a.chosen)) {
-      const out = point.y > y1, x = px(point.x), y = out ? top : py(point.y), kind = colour(point.series);
+      const out = outside.includes(point), x = px(point.x), y = out ? heightOut(point) : py(point.y), kind = colour(point.series);
       if (point.spread && !out) svg.append(draw('path', {class: 'whisker ' + kind, d: 'M' + x + ' ' + py(point.y - point.spread) + 'V' + py(point.y + point.spread)}));
       if (point.chosen) svg.append(draw('circle', {class: 'ring', style: 'stroke:var(--accent)', cx: x, cy: y, r: 9}));
       const mark = out ? draw('path', {class: kind, d: 'M' + (x - 6) + ' ' + (y + 5) + 'h12l-6 -10z', 'data-tip': words(point)})
@@ -51,7 +52,7 @@ function pointChart(box, chart) {
       svg.append(mark);
       marks.push([point, mark]);
       if (point.series.joined && joined.length > 1 && !point.chosen) continue;
-      const name = out ? point.name + ', ' + show(point.y) : point.name, label = labelAt(name, x, y, font, wide, top, tall - bottom, taken);
+      const name = out ? point.name + ', ' + show(point.y) : point.name, width = name ? widthOf(name, font, point.chosen ? 620 : 400) : 0, label = labelAt(width, x, y, font, wide, tall - bottom, taken);
       if (label) svg.append(draw('text', {x: label.x, y: label.base, ...(point.chosen ? {class: 'chosen-name'} : {})}, name));
     }
     holder.replaceChildren(svg);
@@ -76,13 +77,13 @@ function withoutOutliers(all) {
 }
 
 // A free place for a point's name beside, above or below it; none where all would overlap.
-function labelAt(name, x, y, font, wide, top, bottom, taken) {
-  if (!name) return null;
-  const w = name.length * font * .56 + 4, h = font * 1.15;
+function labelAt(width, x, y, font, wide, bottom, taken) {
+  if (!width) return null;
+  const w = width + 5, h = font * 1.15;
   const places = [[x + 11, y - h / 2], [x - 11 - w, y - h / 2], [x - w / 2, y - h - 9], [x - w / 2, y + 9], [x + 8, y - h - 5], [x + 8, y + 5], [x - w - 8, y - h - 5], [x - w - 8, y + 5]];
   for (const [left, up] of places) {
     const hits = taken.some(other => left < other.x + other.w && left + w > other.x && up < other.y + other.h && up + h > other.y);
-    if (hits || left < 0 || left + w > wide || up < top - font || up + h > bottom) continue;
+    if (hits || left < 0 || left + w > wide || up < font * 1.3 || up + h > bottom) continue;
     taken.push({x: left, y: up, w, h});
     return {x: left + 2, base: up + h * .78};
   }
