@@ -13,20 +13,20 @@ import json
 import os
 import pathlib
 import pickle
-import resource
 import subprocess
+import sys
 import time
 import zipfile
-
-import numpy
 
 DENSE, MOE, EXPERTS, K, SLOTS = 3, 58, 256, 8, 288
 TOKENS = 2048  # of a pass
 POOL = 4       # passes that are drawn; the file repeats them
 
 
-def draw(rng) -> numpy.ndarray:
-    """[layers, tokens, K], distinct for each token."""
+def draw(rng):
+    """Choices [layers, tokens, K], distinct for each token."""
+    import numpy
+
     return numpy.argpartition(rng.random((MOE, TOKENS, EXPERTS), dtype=numpy.float32), K, axis=2)[:, :, :K].astype("<i4")
 
 
@@ -37,6 +37,7 @@ class Tensor:
 
 def record_pickle(value) -> bytes:
     """As torch.save pickles it, for tensors whose bytes are written elsewhere."""
+    import numpy
     import torch
 
     class Storage:
@@ -63,6 +64,8 @@ def record_pickle(value) -> bytes:
 
 def make_sglang(path: pathlib.Path, size: int) -> int:
     """A per-token recording of one rank; returns its tokens."""
+    import numpy
+
     rng = numpy.random.default_rng(0)
     layers = DENSE + MOE
     pool = []
@@ -91,6 +94,8 @@ def make_sglang(path: pathlib.Path, size: int) -> int:
 
 
 def make_megatron(path: pathlib.Path, size: int) -> int:
+    import numpy
+
     rng = numpy.random.default_rng(0)
     pool = [[json.dumps(layer.tolist()) for layer in numpy.sort(draw(rng), axis=2)] for _ in range(POOL)]
     tokens, step = 0, 0
@@ -105,9 +110,13 @@ def make_megatron(path: pathlib.Path, size: int) -> int:
 
 
 def timed(words, **options):
+    """Seconds, output and peak resident MiB of a command. Its own: what makes the recording is another process."""
     start = time.monotonic()
-    done = subprocess.run(words, check=True, **options)
-    return time.monotonic() - start, done
+    process = subprocess.Popen(words, **options)
+    said = process.stdout.read() if process.stdout else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, words
+    return time.monotonic() - start, said, usage.ru_maxrss / 1024
 
 
 def main() -> None:
@@ -116,25 +125,28 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=10)
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="where the recording goes, and is taken away from")
     parser.add_argument("--grace", default="build/release/apps/grace/grace")
+    parser.add_argument("--make", action="store_true", help="only make the recording; prints its tokens")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / ("recording.pt" if options.what == "sglang" else "router_trace_rank0.jsonl")
     out = options.folder / "out.trace"
+    if options.make:
+        print((make_sglang if options.what == "sglang" else make_megatron)(path, int(options.gigabytes * 1e9)))
+        return
     try:
-        make = make_sglang if options.what == "sglang" else make_megatron
-        tokens = make(path, int(options.gigabytes * 1e9))
+        tokens = int(subprocess.check_output([sys.executable, __file__, *sys.argv[1:], "--make"]))
         size = path.stat().st_size
         with open(os.devnull, "wb") as nothing:
-            before, _ = timed(["cat", path], stdout=nothing)
-            seconds, done = timed([options.grace, "import", path, "--num-experts", str(EXPERTS), "--out", out, "--json"],
-                                  stdout=subprocess.PIPE, text=True)
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-            after, _ = timed(["cat", path], stdout=nothing)
-        said = json.loads(done.stdout)
+            before, _, _ = timed(["cat", path], stdout=nothing)
+            seconds, text, peak = timed(
+                [options.grace, "import", path, "--num-experts", str(EXPERTS), "--out", out, "--json"],
+                stdout=subprocess.PIPE, text=True)
+            after, _, _ = timed(["cat", path], stdout=nothing)
+        said = json.loads(text)
         assert said["tokens"] == tokens and said["assignments"] == tokens * MOE * K, said
         read = size / 1e6 / ((before + after) / 2)
         print(f"{options.what}: {size / 1e9:.2f} GB, {tokens} tokens: {size / 1e6 / seconds:.0f} MB/s, peak {peak:.0f} MiB resident; "
-              f"cat reads {read:.0f} MB/s; the trace has {out.stat().st_size / 1e9:.2f} GB")
+              f"cat reads {read:.0f} MB/s, {read * seconds / size * 1e6:.0f} times as fast; the trace has {out.stat().st_size / 1e9:.2f} GB")
     finally:
         for made in (path, out):
             made.unlink(missing_ok=True)

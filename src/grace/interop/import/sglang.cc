@@ -204,6 +204,13 @@ Status survey_pass(const Pass& pass, Survey& survey) {
   return {};
 }
 
+// The file's bytes that reading a pass went through; nothing where they are scattered.
+std::span<const std::byte> read_part(const Pass& pass) {
+  if (!pass.ids.is_row_major()) return {};
+  return pass.ids.bytes.subspan(0,
+                                static_cast<std::size_t>(pass.ids.num_elements()) * bytes_of(pass.ids.dtype));
+}
+
 // What turns the records of all ranks into tokens.
 class TokenReader {
  public:
@@ -216,10 +223,7 @@ class TokenReader {
     for (std::size_t i = 0; i < records.size(); ++i) {
       const Pass pass = GRACE_TRY(read_pass(rank, records.at(i), i, sink_));
       if (pass.mode != kIdle && pass.num_tokens > 0 && !rows_.empty()) GRACE_TRY(add(pass));
-      const auto bytes = pass.ids.bytes.subspan(
-          0, pass.ids.is_row_major()
-                 ? static_cast<std::size_t>(pass.ids.num_elements()) * bytes_of(pass.ids.dtype)
-                 : 0);
+      const std::span<const std::byte> bytes = read_part(pass);
       if (!bytes.empty()) rank.file.give_back(bytes);
       counted += std::ssize(bytes);
       GRACE_TRY(sink_.read_bytes(std::ssize(bytes)));
@@ -236,6 +240,7 @@ class TokenReader {
       const Pass pass = GRACE_TRY(read_pass(rank, records.at(i), i, sink_));
       if (pass.mode == kIdle || pass.num_tokens == 0) continue;
       GRACE_TRY(survey_pass(pass, survey));
+      if (const auto bytes = read_part(pass); !bytes.empty()) rank.file.give_back(bytes);
       ++seen;
     }
     if (survey.width == 0) return {};  // this rank was idle
