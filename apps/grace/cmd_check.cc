@@ -6,7 +6,10 @@
 #include <optional>
 
 #include "context.h"
+#include "grace/affinity/load_profile.h"
 #include "grace/cluster/cluster.h"
+#include "grace/files/mapped_file.h"
+#include "grace/interop/exporter.h"
 #include "grace/model/model.h"
 #include "grace/plan/plan.h"
 #include "grace/runtime/footprint.h"
@@ -79,11 +82,33 @@ Finding check_plan(const std::filesystem::path& path, const std::optional<KnownM
   return {"plan", {fmt::format("{}: {}", path.string(), fits.error().message)}};
 }
 
+// Another engine's placement, where it is one.
+std::optional<Finding> check_placement(const std::filesystem::path& path) {
+  const Result<std::string> bytes = read_text(path);
+  if (!bytes.ok()) return {};
+  const Result<const Exporter*> format = exporter_of(bytes.value(), "");
+  if (!format.ok() || format.value() == nullptr) return {};
+  // Any number of devices divides among one.
+  const Result<SlotMap> map =
+      format.value()->read(bytes.value(), path.string(), format.value()->says_devices ? 0 : 1);
+  const std::string kind = fmt::format("placement for {}", format.value()->name);
+  if (!map.ok()) return Finding{kind, {map.error().message}};
+  Finding sound{kind, {}, {}};
+  sound.notes.push_back(fmt::format("{} layers of {} slots, {} experts", map.value().expert_of_slot.size(),
+                                    map.value().num_slots(), map.value().num_experts));
+  if (!format.value()->says_devices)
+    sound.notes.push_back("for how many devices it is the file does not say");
+  return sound;
+}
+
 Finding check_json(const std::filesystem::path& path, const std::optional<KnownModel>& model) {
   const Result<Json> json = read_json(path);
   if (!json.ok()) return finding_of("JSON", json);
   const Json& value = json.value();
   if (!value.is_object()) return {"JSON", {path.string() + ": neither a plan nor a cluster: not an object"}};
+  if (value.contains("loads") || (value.contains("kind") && value["kind"] == "load_profile"))
+    return finding_of("load profile", read_load_profile(path));
+  if (std::optional<Finding> placement = check_placement(path)) return *std::move(placement);
   // A broken plan may lack any field, so one that only a plan has is enough.
   for (const char* key : {"layers", "strategy", "decoder_layers", "num_experts"})
     if (value.contains(key)) return check_plan(path, model);
@@ -114,6 +139,8 @@ Finding check_one(const std::filesystem::path& path, const std::optional<KnownMo
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return {"model", check_model(path)};
   if (!std::filesystem::exists(path, ignored)) return {"file", {path.string() + ": no such file"}};
+  if (!looks_like_json(path))
+    if (std::optional<Finding> placement = check_placement(path)) return *std::move(placement);
   return looks_like_json(path) || path.extension() == ".json" ? check_json(path, model)
                                                               : check_container(path);
 }
@@ -143,8 +170,10 @@ Result<int> check(const Flags& flags) {
 
 void add_check(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand(
-      "check", "What is wrong with traces, plans, clusters or model folders; exit code 2 if anything.");
+  CLI::App* command = app.add_subcommand("check",
+                                         "What is wrong with traces, load profiles, plans, other engines' "
+                                         "placements, clusters or model folders; "
+                                         "exit code 2 if anything.");
   command->add_option("FILE", flags->files, "files and model folders; each is recognised by its content")
       ->required();
   command->add_option("--model", flags->model, "a model folder that the plans must fit");

@@ -8,6 +8,7 @@
 
 #include "compare_views.h"
 #include "context.h"
+#include "load_commands.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
@@ -79,6 +80,12 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
         "c2r is lossy: its gate chooses other experts than the model's own, and the text changes; here a "
         "choice "
         "it does not allow counts as the best partner's that is left.");
+  for (const CompareRow& row : comparison.rows)
+    if (row.second_copies_moved > 0)
+      output.notes.push_back(fmt::format(
+          "{}{}: EPLB's rule would have put {:.1f} copies a plan beside a copy of the same expert; they went "
+          "elsewhere.",
+          row.name, row.slots.empty() ? "" : " @" + row.slots, row.second_copies_moved));
   output.page.title = fmt::format("{} on {}: which placement", trace.model, cluster.name);
   output.page.summary = output.notes.front();
   for (std::size_t i = 2; i < output.notes.size(); ++i) output.page.summary += "\n" + output.notes[i];
@@ -128,15 +135,30 @@ Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& tra
   return output;
 }
 
+Result<Output> compare_loads_command(const Flags& flags, const Cluster& cluster, ThreadPool& pool) {
+  if (flags.traces.size() > 1)
+    return invalid_input(
+        "--trace: a load profile is compared alone; what a plan from one costs another needs tokens");
+  const LoadProfile loads = GRACE_TRY(read_load_profile(flags.traces.front()));
+  PlanOptions options;
+  options.seed = flags.seed;
+  return compare_from_loads(loads, cluster, split_at_commas(flags.strategies), flags.slots, options, pool);
+}
+
 Result<int> compare_command(const Flags& flags, const Context& context) {
   if (flags.threads < 0 || flags.threads > 1024)
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   GRACE_TRY(check_output_flags(flags.output, "compare"));
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
-  std::vector<Trace> traces;
-  for (const std::string& path : flags.traces) traces.push_back(GRACE_TRY(read_trace(path)));
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  if (std::ranges::any_of(flags.traces, is_load_profile)) {
+    Output output = GRACE_TRY(compare_loads_command(flags, cluster, pool));
+    GRACE_TRY(emit(flags.output, context, std::move(output)));
+    return 0;
+  }
+  std::vector<Trace> traces;
+  for (const std::string& path : flags.traces) traces.push_back(GRACE_TRY(read_trace(path)));
   Output output = traces.size() == 1 ? GRACE_TRY(compare_one(flags, traces.front(), cluster, pool))
                                      : GRACE_TRY(compare_domains(flags, traces, cluster, pool));
   GRACE_TRY(emit(flags.output, context, std::move(output)));
@@ -149,7 +171,9 @@ void add_compare(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "compare", "Every strategy side by side on held-out tokens: which to use, and when none is worth it.");
-  command->add_option("--trace", flags->traces, "a trace; several: what a plan from one costs another")
+  command
+      ->add_option("--trace", flags->traces,
+                   "a trace; several: what a plan from one costs another; or a load profile")
       ->required();
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
   command->add_option(

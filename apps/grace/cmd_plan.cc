@@ -10,7 +10,9 @@
 #include "context.h"
 #include "grace/planner/budget.h"
 #include "grace/planner/certify.h"
+#include "grace/planner/loads.h"
 #include "grace/planner/planner.h"
+#include "load_commands.h"
 #include "shape_option.h"
 
 namespace grace::app {
@@ -104,6 +106,24 @@ std::string sentence_of(const PlanWorth& worth) {
       100 * (1 - worth.bounds.routing_bound / worth.bounds.routed));
 }
 
+Result<int> plan_loads(const Flags& flags, const Cluster& cluster, ThreadPool& pool) {
+  const LoadProfile loads = GRACE_TRY(read_load_profile(flags.trace));
+  GRACE_TRY(check_load_strategy(flags.strategy, flags.trace));
+  PlanOptions options;
+  options.strategy = flags.strategy;
+  options.seed = flags.seed;
+  options.memory_bytes = flags.memory;
+  options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, without_tokens(loads)));
+  if (!flags.slots.empty()) {
+    if (flags.memory != 0) return invalid_input("--slots and --memory: one budget, not two");
+    const std::vector<SlotsSpec> specs = GRACE_TRY(parse_slots(flags.slots));
+    if (specs.size() > 1 || specs.front().as_grace)
+      return invalid_input(fmt::format("--slots: '{}' must be one number, from loads alone", flags.slots));
+    options.slots = {specs.front().slots};
+  }
+  return plan_from_loads(loads, cluster, options, flags.out, flags.json, pool);
+}
+
 Result<int> plan(const Flags& flags) {
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
   if (flags.threads < 0 || flags.threads > 1024)
@@ -111,9 +131,10 @@ Result<int> plan(const Flags& flags) {
   if (flags.partners < 0 || (flags.partners != 0 && flags.strategy != "c2r"))
     return invalid_input(fmt::format("--partners: {} is for c2r, and at least 1", flags.partners));
   if (flags.r > 1) return invalid_input(fmt::format("--r: {} is outside [0, 1]", flags.r));
-  const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  if (is_load_profile(flags.trace)) return plan_loads(flags, cluster, pool);
+  const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const PlanOptions options = GRACE_TRY(options_of(flags, trace, cluster, pool));
   PlanResult made = GRACE_TRY(make_plan(trace, cluster, options, pool));
   const Aim aim = flags.strategy == "joint-fast" ? Aim::kJudgeFast : Aim::kJudgeSlow;
@@ -140,6 +161,11 @@ Result<int> plan(const Flags& flags) {
   print(report::terminal_table(table_of(made.plan, figures)) + "\n");
   print(report::terminal_table(own_words(made.plan)));
   print(sentence_of(worth));
+  if (const int moved = second_copies_moved(made.plan); moved > 0)
+    print(
+        fmt::format("EPLB's rule would have put {} copies beside a copy of the same expert; they went "
+                    "elsewhere.\n",
+                    moved));
   if (made.plan.is_lossy())
     print(
         "Lossy: the gate is held to partners, so a model run by this plan writes another text; grace eval "
@@ -155,7 +181,10 @@ void add_plan(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
       app.add_subcommand("plan", "Plans which device holds which experts, and copies of which.");
-  command->add_option("--trace", flags->trace, "the trace to learn from")->required();
+  command
+      ->add_option("--trace", flags->trace,
+                   "the trace to learn from, or a load profile, which vanilla, eplb and eplb-flat take")
+      ->required();
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
   command->add_option("--strategy", flags->strategy,
                       fmt::format("one of {} (default grace)", fmt::join(strategy_names(), ", ")));

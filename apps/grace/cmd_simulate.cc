@@ -8,6 +8,7 @@
 
 #include "context.h"
 #include "grace/files/mapped_file.h"
+#include "load_commands.h"
 #include "model_price.h"
 #include "progress.h"
 #include "shape_option.h"
@@ -75,6 +76,14 @@ Result<int> simulate_trace(const Flags& flags) {
     return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   if (flags.batch < 0) return invalid_input(fmt::format("--batch: {} is less than 1", flags.batch));
   const Workload workload = GRACE_TRY(workload_of(flags));
+  if (is_load_profile(flags.trace)) {
+    if (!flags.timeline.empty() || flags.exact || flags.prefill != 0)
+      return invalid_input(
+          "--timeline, --exact, --prefill: need tokens; a load profile says how often experts were chosen");
+    const LoadProfile loads = GRACE_TRY(read_load_profile(flags.trace));
+    return simulate_loads(loads, GRACE_TRY(plan_for(flags, without_tokens(loads), cluster)), cluster,
+                          flags.json);
+  }
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
   const ModelShape shape = GRACE_TRY(shape_for(flags.shape, trace.model));
   GRACE_TRY(check_shape(shape, trace));
@@ -140,7 +149,7 @@ void add_simulate(CLI::App& app, Context& context) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "simulate", "Replays a trace through a plan on a cluster: times, traffic, idle, end-to-end estimate.");
-  command->add_option("--trace", flags->trace, "a trace")->required();
+  command->add_option("--trace", flags->trace, "a trace, or a load profile: loads alone then")->required();
   command->add_option("--plan", flags->plan, "a plan file (default: vanilla expert parallelism)");
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
   command->add_option("--dispatch", flags->dispatch,

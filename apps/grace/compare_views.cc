@@ -131,6 +131,7 @@ Json json_of(const Comparison& comparison) {
       spread[name] = value.deviation;
     }
     json["heldout"] = true;
+    if (row.name.starts_with("eplb")) json["second_copies_moved"] = row.second_copies_moved;
     json["spread"] = std::move(spread);
     rows.push_back(std::move(json));
   }
@@ -318,7 +319,7 @@ void add_comparison(report::Page& page, const Comparison& comparison) {
 report::HeatMap heat_map_of(std::span<const Transfer> transfers, const std::vector<std::string>& names) {
   report::HeatMap map;
   map.row_name = "planned on", map.col_name = "serves";
-  map.value_name = "more than the plan made for what it serves";
+  map.value_name = "over the plan made for what is served";
   map.unit = " %";
   map.scale = report::Scale::kDiverging;
   map.rows = static_cast<int>(names.size()) + 1, map.cols = static_cast<int>(names.size());
@@ -330,7 +331,7 @@ report::HeatMap heat_map_of(std::span<const Transfer> transfers, const std::vect
     report::HeatPanel& panel = layer.panels.emplace_back();
     for (const std::vector<Spread>& row : transfer.value)
       for (std::size_t j = 0; j < row.size(); ++j)
-        panel.values.push_back(100 * (row[j].mean / transfer.value[j][j].mean - 1));
+        panel.values.push_back(std::round(1000 * (row[j].mean / transfer.value[j][j].mean - 1)) / 10);
     panel.row_borders = {{map.cols, true}};
   }
   return map;

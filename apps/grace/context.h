@@ -36,6 +36,8 @@ void add_calibrate(CLI::App& app, Context& context);
 void add_run(CLI::App& app, Context& context);
 void add_bench(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
+void add_import(CLI::App& app, Context& context);
+void add_export(CLI::App& app, Context& context);
 void add_check(CLI::App& app, Context& context);
 
 // Standard output, which carries results only.

@@ -48,6 +48,8 @@ int parse_and_run(int argc, char** argv) {
   add_run(app, context);
   add_bench(app, context);
   add_report(app, context);
+  add_import(app, context);
+  add_export(app, context);
   add_check(app, context);
   try {
     app.parse(argc, argv);

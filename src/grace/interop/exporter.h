@@ -33,6 +33,7 @@ enum class RowNumbers {
   kEveryDecoderLayer,   // one for each, dense ones too
   kNamedDecoderLayers,  // each row names its decoder layer
   kMoeOrdinals,
+  kOneForAll,  // one row, the same in every layer
 };
 
 struct Exporter {
@@ -40,6 +41,7 @@ struct Exporter {
   std::string_view writes;     // one line for --help
   std::string_view extension;  // that the engine insists on: ".json"; empty: any
   RowNumbers rows;
+  bool says_devices;  // whether a file tells for how many devices it is
   // The policy of the routing room that comes nearest to how the engine chooses among copies.
   std::string_view nearest_routing;
   // Whether a file looks like it.
@@ -61,6 +63,7 @@ struct PlacementOptions {
   int num_devices = 0;              // 0: what the file says
   int num_experts = 0;              // 0: what the file says, else the largest id + 1
   std::vector<int> decoder_layers;  // [M] of the MoE layers; empty: what the file says, else 0..M-1
+  int mtp_layers = 0;               // rows behind those of the MoE layers, which are left out
 };
 // The exporter whose file this is; null for none. Errors: invalid_input where `format` is unknown.
 Result<const Exporter*> exporter_of(std::string_view bytes, std::string_view format);
@@ -70,5 +73,20 @@ Result<SlotMap> read_placement(const std::filesystem::path& path, const Placemen
 // The same from memory; `place` stands for the path in messages.
 Result<SlotMap> parse_placement(std::string_view bytes, std::string_view place,
                                 const PlacementOptions& options);
+
+// Whether the file is in a format of exporters(); false also where it cannot be read.
+bool is_placement(const std::filesystem::path& path);
+
+// A placement as a plan.
+struct ImportedPlan {
+  Plan plan;
+  std::string format;
+  int second_copies = 0;  // on a device that has the expert already, left out
+};
+// options.num_devices: what devices_per_node [N] add up to, or 0. devices_per_node may be empty where the
+// file says how many devices there are: all on one node then. model: the plan's. Errors: those of
+// read_placement.
+Result<ImportedPlan> import_placement(const std::filesystem::path& path, const PlacementOptions& options,
+                                      std::string model, std::vector<int> devices_per_node);
 
 }  // namespace grace

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "grace/planner/judge.h"
+#include "grace/planner/loads.h"
 #include "grace/planner/strategy.h"
 
 namespace grace {
@@ -26,6 +27,7 @@ struct Judged {
   double copies = 0;
   double plan_seconds = 0;
   bool lossy = false;
+  int second_copies_moved = 0;
   std::optional<RowCertificate> certificate;
 };
 
@@ -117,6 +119,7 @@ Result<Judged> judge_split(const Contender& contender, const std::vector<int>& s
   judged.copies = copies_of(planned.plan);
   judged.plan_seconds = planned.seconds;
   judged.lossy = planned.plan.is_lossy();
+  judged.second_copies_moved = second_copies_moved(planned.plan);
   if (!certified || !contender.takes_slots) return judged;
   const Aim aim = contender.strategy.ends_with("-fast") ? Aim::kJudgeFast : Aim::kJudgeSlow;
   const Certificate bounds = GRACE_TRY(
@@ -311,6 +314,8 @@ Result<Comparison> compare(const Trace& trace, const Cluster& cluster, const Com
     add_figures(judged[c], options.sizes, row);
     row.certificate = judged[c].front().certificate;
     row.lossy = judged[c].front().lossy;
+    for (const Judged& split : judged[c])
+      row.second_copies_moved += static_cast<double>(split.second_copies_moved) / options.splits;
     for (Judged& split : judged[c]) row.judged.push_back(std::move(split.layers));
     comparison.rows.push_back(std::move(row));
   }

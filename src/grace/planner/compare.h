@@ -70,6 +70,7 @@ struct CompareRow {
   std::map<std::string, Spread> figures;      // by the names of kFigureNames
   std::vector<std::vector<Figures>> judged;   // [splits][M]
   std::optional<RowCertificate> certificate;  // of contenders that heed a budget
+  double second_copies_moved = 0;             // a plan, that EPLB would have put beside the same expert
 };
 // slots_per_device_max, copies_per_layer, remote_nodes_per_token, devices_per_token, forwards_per_token,
 // load_max_over_mean, judge_slow, judge_fast, layer_time (s), idle (s), load_std, bytes_cross_node,

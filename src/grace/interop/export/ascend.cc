@@ -100,10 +100,14 @@ Result<SlotMap> read(std::string_view bytes, std::string_view place, int /*num_d
 
 }  // namespace
 
-const Exporter kAscend = {
-    "ascend", "JSON for vllm-ascend's expert_map_path",
-    ".json",  RowNumbers::kMoeOrdinals,
-    "wrr",    [](std::string_view bytes) { return starts_as_object_with(bytes, kLayers); },
-    &write,   &read};
+const Exporter kAscend = {"ascend",
+                          "JSON for vllm-ascend's expert_map_path",
+                          ".json",
+                          RowNumbers::kMoeOrdinals,
+                          true,
+                          "wrr",
+                          [](std::string_view bytes) { return starts_as_object_with(bytes, kLayers); },
+                          &write,
+                          &read};
 
 }  // namespace grace::interop

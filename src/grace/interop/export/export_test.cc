@@ -65,11 +65,6 @@ TEST_P(AnExporter, ReadsBackWhatItWrote) {
     const Exported written = one.write(map, {}).value();
     EXPECT_EQ(written.bytes, one.write(map, {}).value().bytes);
     PlacementOptions options{std::string(one.name), map.num_devices, map.num_experts, map.decoder_layers};
-    if (one.name == "vllm-ranks") {
-      map.expert_of_slot.resize(1);
-      options.decoder_layers.resize(1);
-      map.decoder_layers.resize(1);
-    }
     const Result<SlotMap> read = parse_placement(written.bytes, "f", options);
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_EQ(read.value(), map);
@@ -225,6 +220,29 @@ TEST(APlacement, ThatNoOneKnowsIsRefusedWithTheNames) {
   EXPECT_EQ(refused.error().message,
             "f: no placement of sglang, vllm, vllm-ranks, tensorrt-llm, ascend, eplb, placement-array");
   EXPECT_FALSE(find_exporter("tgi").ok());
+}
+
+TEST(APlacement, BecomesAPlan) {
+  const std::filesystem::path corpus = GRACE_SOURCE_DIR "/fuzz/corpus/placement";
+  EXPECT_TRUE(is_placement(corpus / "good_ascend.json"));
+  EXPECT_FALSE(is_placement(corpus / "neither.json"));
+  EXPECT_FALSE(is_placement(corpus));
+  const ImportedPlan made = import_placement(corpus / "good_ascend.json", {}, "m", {}).value();
+  EXPECT_THAT(violations(made.plan), IsEmpty());
+  EXPECT_EQ(made.format, "ascend");
+  EXPECT_THAT(made.plan.devices_per_node, ElementsAre(2));
+  EXPECT_EQ(made.plan.strategy, "imported");
+  EXPECT_EQ(
+      import_placement(corpus / "good_sglang.json", {}, "m", {}).error().message,
+      (corpus / "good_sglang.json").string() + ": does not say for how many devices it is; name the cluster");
+}
+
+TEST(APlacement, LeavesOutMtpRowsAndChecksWhatTheModelHas) {
+  const Exported written = exporter("vllm").write(tiny_map(), {.mtp_layers = 1}).value();
+  EXPECT_EQ(parse_placement(written.bytes, "f", {"", 2, 0, {1}, 1}).value(), tiny_map());
+  EXPECT_EQ(parse_placement(written.bytes, "f", {"", 2, 0, {1}}).error().message,
+            "f: 2 MoE layers, the model has 1");
+  EXPECT_EQ(parse_placement(written.bytes, "f", {"", 2, 5, {}}).error().message, "f: 4 experts, must be 5");
 }
 
 TEST(APlacement, OfTheCorpusIsReadOrRefusedInOneLine) {

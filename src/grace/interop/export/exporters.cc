@@ -21,14 +21,21 @@ std::string names_of(std::span<const Exporter> all) {
 }
 
 // Gives the rows their numbers, and takes those that are asked for.
-Result<SlotMap> numbered(SlotMap map, RowNumbers rows, const std::vector<int>& wanted,
+Result<SlotMap> numbered(SlotMap map, RowNumbers rows, const PlacementOptions& options,
                          std::string_view place) {
+  const std::vector<int>& wanted = options.decoder_layers;
   if (wanted.empty()) return map;
-  if (rows == RowNumbers::kMoeOrdinals) {
-    if (wanted.size() != map.decoder_layers.size())
-      return invalid_input(fmt::format("{}: {} MoE layers, the model has {}", place,
-                                       map.decoder_layers.size(), wanted.size()));
+  if (rows == RowNumbers::kOneForAll) {
     map.decoder_layers = wanted;
+    map.expert_of_slot.resize(wanted.size(), map.expert_of_slot.front());
+    return map;
+  }
+  if (rows == RowNumbers::kMoeOrdinals) {
+    const std::size_t has = map.decoder_layers.size();
+    if (has != wanted.size() && has != wanted.size() + static_cast<std::size_t>(options.mtp_layers))
+      return invalid_input(fmt::format("{}: {} MoE layers, the model has {}", place, has, wanted.size()));
+    map.decoder_layers = wanted;
+    map.expert_of_slot.resize(wanted.size());
     return map;
   }
   SlotMap chosen{map.num_experts, map.num_devices, wanted, {}};
@@ -79,13 +86,39 @@ Result<SlotMap> parse_placement(std::string_view bytes, std::string_view place,
   if (options.num_devices != 0 && map.num_devices != options.num_devices)
     return invalid_input(
         fmt::format("{}: {} devices, must be {}", place, map.num_devices, options.num_devices));
-  return numbered(std::move(map), format->rows, options.decoder_layers, place);
+  return numbered(std::move(map), format->rows, options, place);
 }
 
 Result<SlotMap> read_placement(const std::filesystem::path& path, const PlacementOptions& options) {
   const MappedFile file = GRACE_TRY(MappedFile::open(path));
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   return parse_placement(bytes, path.string(), options);
+}
+
+bool is_placement(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  const Result<MappedFile> file = MappedFile::open(path);
+  if (!file.ok()) return false;
+  const auto bytes = file.value().bytes();
+  const auto found = exporter_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "");
+  return found.ok() && found.value() != nullptr;
+}
+
+Result<ImportedPlan> import_placement(const std::filesystem::path& path, const PlacementOptions& options,
+                                      std::string model, std::vector<int> devices_per_node) {
+  const MappedFile file = GRACE_TRY(MappedFile::open(path));
+  const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const SlotMap map = GRACE_TRY(parse_placement(bytes, path.string(), options));
+  const Exporter* format = GRACE_TRY(exporter_of(bytes, options.format));
+  if (devices_per_node.empty()) devices_per_node = {map.num_devices};
+  ImportedPlan imported;
+  imported.format = format->name;
+  imported.plan = plan_of(map, std::move(model), std::move(devices_per_node), &imported.second_copies);
+  imported.plan.provenance = {{"format", imported.format},
+                              {"source", path.filename().string()},
+                              {"second_copies_left_out", fmt::format("{}", imported.second_copies)}};
+  return imported;
 }
 
 namespace interop {

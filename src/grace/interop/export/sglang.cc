@@ -64,9 +64,14 @@ Result<SlotMap> read(std::string_view bytes, std::string_view place, int num_dev
 
 }  // namespace
 
-const Exporter kSglang = {"sglang", "JSON for --init-expert-location",
-                          ".json",  RowNumbers::kEveryDecoderLayer,
-                          "tar",    [](std::string_view bytes) { return starts_as_object_with(bytes, kKey); },
-                          &write,   &read};
+const Exporter kSglang = {"sglang",
+                          "JSON for --init-expert-location",
+                          ".json",
+                          RowNumbers::kEveryDecoderLayer,
+                          false,
+                          "tar",
+                          [](std::string_view bytes) { return starts_as_object_with(bytes, kKey); },
+                          &write,
+                          &read};
 
 }  // namespace grace::interop

@@ -163,14 +163,19 @@ Result<SlotMap> read_ranks(std::string_view bytes, std::string_view place, int n
 
 }  // namespace
 
-const Exporter kVllm = {"vllm", "the JSON-lines mapping record of pull request 41141",
-                        "",     RowNumbers::kMoeOrdinals,
-                        "wrr",  &recognises,
-                        &write, &read};
-const Exporter kVllmRanks = {
-    "vllm-ranks", "one rank for each expert (pull request 34811), for plans without copies",
-    "",           RowNumbers::kMoeOrdinals,
-    "primary",    [](std::string_view bytes) { return starts_as_object_with(bytes, kRanks); },
-    &write_ranks, &read_ranks};
+const Exporter kVllm = {"vllm",      "the JSON-lines mapping record of pull request 41141",
+                        "",          RowNumbers::kMoeOrdinals,
+                        false,       "wrr",
+                        &recognises, &write,
+                        &read};
+const Exporter kVllmRanks = {"vllm-ranks",
+                             "one rank for each expert (pull request 34811), for plans without copies",
+                             "",
+                             RowNumbers::kOneForAll,
+                             true,
+                             "primary",
+                             [](std::string_view bytes) { return starts_as_object_with(bytes, kRanks); },
+                             &write_ranks,
+                             &read_ranks};
 
 }  // namespace grace::interop
