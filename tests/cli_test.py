@@ -12,7 +12,7 @@ import unittest
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 FIXTURE = SOURCE / "tests/fixtures/olmoe/bf16_published"
 DEMO = SOURCE / "models/demo"
-COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "compare", "reproduce", "simulate", "calibrate", "run", "bench", "report", "check")
+COMMANDS = ("demo", "tokenize", "eval", "profile", "synthesize", "plan", "compare", "reproduce", "simulate", "calibrate", "run", "bench", "import", "export", "report", "check")
 IDS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11, 12], [3, 3, 1]]
 
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "context.h"
+#include "grace/interop/exporter.h"
 #include "grace/interop/importer.h"
 #include "options.h"
 #include "progress.h"
@@ -15,7 +16,7 @@ namespace {
 
 struct Flags {
   std::vector<std::string> files;
-  std::string out, layers, phase = "prefill";
+  std::string out, layers, phase = "prefill", cluster;
   ImportOptions options;
   bool json = false;
 };
@@ -116,8 +117,44 @@ std::string text_of(const Flags& flags, const ImportSummary& summary) {
   return text + "Next: " + next_of(flags) + "\n";
 }
 
+// A placement, which --cluster says it is, becomes a plan.
+Result<int> import_plan(const Flags& flags, const ImportOptions& options) {
+  if (flags.files.size() != 1)
+    return invalid_input(fmt::format("{} files; a placement is one", flags.files.size()));
+  const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
+  std::vector<int> devices_per_node;
+  for (int node = 0; node < cluster.num_nodes(); ++node)
+    devices_per_node.push_back(cluster.devices_in(NodeId(node)));
+  std::string model = options.model;
+  if (model.empty()) model = std::filesystem::path(flags.files.front()).stem().string();
+  const ImportedPlan imported = GRACE_TRY(
+      import_placement(flags.files.front(),
+                       {options.format, cluster.num_devices(), options.num_experts, options.decoder_layers},
+                       std::move(model), devices_per_node));
+  GRACE_TRY(write_plan(flags.out, imported.plan));
+  if (flags.json) {
+    print_json({{"out", flags.out},
+                {"kind", "plan"},
+                {"format", imported.format},
+                {"layers", imported.plan.num_moe_layers()},
+                {"experts", imported.plan.num_experts},
+                {"devices", imported.plan.num_devices()},
+                {"second_copies_left_out", imported.second_copies}});
+    return 0;
+  }
+  print(fmt::format("{}: a plan of {} MoE layers of {} experts over {} devices, from {}\n", flags.out,
+                    imported.plan.num_moe_layers(), imported.plan.num_experts, imported.plan.num_devices(),
+                    imported.format));
+  if (imported.second_copies > 0)
+    print(fmt::format("{} copies beside a copy of the same expert are left out: they serve nothing more.\n",
+                      imported.second_copies));
+  print(fmt::format("Next: grace simulate --trace T --plan {} --cluster {}\n", flags.out, flags.cluster));
+  return 0;
+}
+
 Result<int> import_recording(const Flags& flags) {
   ImportOptions options = GRACE_TRY(options_of(flags));
+  if (!flags.cluster.empty()) return import_plan(flags, options);
   const std::vector<std::filesystem::path> files(flags.files.begin(), flags.files.end());
   Progress progress("import");
   const SignalGuard guard;
@@ -130,6 +167,9 @@ Result<int> import_recording(const Flags& flags) {
     std::fputs("grace: stopped; nothing was written\n", stderr);
     return 128 + static_cast<int>(stop_signal);
   }
+  if (!summary.ok() && is_placement(flags.files.front()))
+    return invalid_input(summary.error().message +
+                         "; it may be a placement, which becomes a plan for a --cluster");
   if (!summary.ok()) return summary.error();
   if (flags.json) {
     print_json(json_of(flags, summary.value(), progress.seconds()));
@@ -161,6 +201,10 @@ void add_options(CLI::App& command, Flags& flags) {
                      "consecutive ranks that recorded the same tokens (tensor parallel attention): one of "
                      "them counts (default 1)");
   command.add_option("--phase", flags.phase, "prefill (default) or decode, where the source does not say");
+  command.add_option(
+      "--cluster", flags.cluster,
+      "the file is a placement, for this cluster: NODESxDEVICES, a preset or a cluster file; a plan "
+      "is written");
   command.add_option("--model", options.model, "the model's name (default: the source's)");
   command.add_flag("--json", flags.json, "one JSON value");
 }
@@ -178,7 +222,8 @@ void add_import(CLI::App& app, Context& context) {
       "  grace import expert_distribution_recorder_1730000000.0_*.pt --out served.trace\n"
       "  grace import router_traces/ --num-experts 128 --out trained.trace\n"
       "  grace import answers.jsonl --from vllm --num-experts 64 --dense-layers 1 --out served.trace\n"
-      "  grace import expert_statistic/ --out served.load.json");
+      "  grace import expert_statistic/ --out served.load.json\n"
+      "  grace import location.json --cluster 2x8 --layers 3-60 --out plan.json");
   command->callback([flags, &context] { context.action = [flags] { return import_recording(*flags); }; });
 }
 
