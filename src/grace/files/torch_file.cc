@@ -88,12 +88,12 @@ std::vector<std::byte> row_major_bytes(const StridedTensor& tensor) {
 }
 
 Result<TorchFile> TorchFile::parse(std::span<const std::byte> file, std::string_view place,
-                                   const PickleOptions& options) {
+                                   const PickleOptions& options, const MappedFile* mapped) {
   constexpr std::string_view kOldMagic = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   if (text_of(file).starts_with(kOldMagic))
     return unsupported(
         fmt::format("{}: written in the format of torch before 1.6; load it and torch.save it again", place));
-  const std::vector<ZipEntry> entries = GRACE_TRY(parse_zip(file, place));
+  const std::vector<ZipEntry> entries = GRACE_TRY(parse_zip(file, place, mapped));
   TorchFile result;
   const ZipEntry* pickle = nullptr;
   for (const ZipEntry& entry : entries) {

@@ -34,9 +34,9 @@ class TorchFile {
  public:
   // Reads the bytes of a whole file; `place` stands for the path in messages. Errors: those of parse_zip and
   // Pickle::parse; invalid_input for an archive without a pickle; unsupported for big-endian storages and for
-  // the format of torch before 1.6.
+  // the format of torch before 1.6. mapped: as of parse_zip.
   static Result<TorchFile> parse(std::span<const std::byte> file, std::string_view place,
-                                 const PickleOptions& options = {});
+                                 const PickleOptions& options = {}, const MappedFile* mapped = nullptr);
   PickleValue root() const { return pickle_->root(); }
   // The tensor that a value is. `place` names it in messages. Errors: invalid_input where it is none, its
   // storage is absent or shorter than it says, or its shape, strides or offset reach over the storage.

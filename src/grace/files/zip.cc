@@ -28,6 +28,8 @@ constexpr std::uint16_t kUtf8Name = 1U << 11U;  // bit of the flags
 constexpr std::uint64_t kMaxInflatedBytes = std::uint64_t{1} << 30;
 constexpr std::uint16_t kExtraPadding = 0x4246;  // id of a field of no meaning, as torch pads with
 constexpr std::size_t kAlignment = 64;
+// The system maps some 64 KiB around each local header.
+constexpr std::uint64_t kMembersHeld = 256;
 
 // The number at `offset`. REQUIRES: it is inside.
 template <typename T>
@@ -196,7 +198,8 @@ void put_common(std::string& out, std::string_view content, std::uint32_t crc) {
 
 }  // namespace
 
-Result<std::vector<ZipEntry>> parse_zip(std::span<const std::byte> file, std::string_view place) {
+Result<std::vector<ZipEntry>> parse_zip(std::span<const std::byte> file, std::string_view place,
+                                        const MappedFile* mapped) {
   const Directory directory = GRACE_TRY(find_directory(file, place));
   std::span<const std::byte> rest =
       file.subspan(static_cast<std::size_t>(directory.offset), static_cast<std::size_t>(directory.bytes));
@@ -210,6 +213,7 @@ Result<std::vector<ZipEntry>> parse_zip(std::span<const std::byte> file, std::st
       return invalid_input(
           fmt::format("{}: member {} occurs twice", place, shown(Json(entries.back().name))));
     rest = rest.subspan(length);
+    if (mapped != nullptr && i % kMembersHeld == kMembersHeld - 1) mapped->give_back(file);
   }
   GRACE_TRY(check_apart(entries, place));
   return entries;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "grace/base/result.h"
+#include "grace/files/mapped_file.h"
 
 namespace grace {
 
@@ -26,7 +27,9 @@ struct ZipEntry {
 // Errors: invalid_input for an archive that is cut short, whose records point outside it, that names a member
 // twice or whose members overlap; unsupported for encryption, several disks and methods other than stored and
 // deflated.
-Result<std::vector<ZipEntry>> parse_zip(std::span<const std::byte> file, std::string_view place);
+// mapped: where the bytes are a mapped file's, it, so that going through a large one holds little of it.
+Result<std::vector<ZipEntry>> parse_zip(std::span<const std::byte> file, std::string_view place,
+                                        const MappedFile* mapped = nullptr);
 
 // The content of a member, of at most 1 GiB where it is deflated. Errors: invalid_input where its length or
 // checksum is another than the archive says, or a deflated stream is broken.

@@ -14,8 +14,9 @@
 namespace grace {
 namespace {
 
-constexpr std::size_t kSurveyedRecords = 64;  // enough to see every MoE layer, few enough to read twice
-constexpr std::int64_t kBlockTokens = 256;    // turned round at a time
+constexpr std::size_t kSurveyedRecords = 64;      // enough to see every MoE layer, few enough to read twice
+constexpr std::int64_t kMaxHeldBytes = 32 << 20;  // of a file, before its memory is let go
+constexpr std::int64_t kBlockTokens = 256;        // turned round at a time
 constexpr std::int64_t kDecode = 2, kIdle = 4, kTargetVerify = 5;  // ForwardMode
 
 // The lists that take most of the pickle, of which only the length is wanted.
@@ -28,7 +29,8 @@ struct RankFile {
 };
 Result<RankFile> open_rank(const std::filesystem::path& path) {
   MappedFile file = GRACE_TRY(MappedFile::open(path));
-  TorchFile torch = GRACE_TRY(TorchFile::parse(file.bytes(), path.string(), kSkip));
+  TorchFile torch = GRACE_TRY(TorchFile::parse(file.bytes(), path.string(), kSkip, &file));
+  file.give_back(file.bytes());  // the directory led through all of it
   return RankFile{path.string(), std::move(file), std::move(torch)};
 }
 
@@ -224,7 +226,7 @@ class TokenReader {
       const Pass pass = GRACE_TRY(read_pass(rank, records.at(i), i, sink_));
       if (pass.mode != kIdle && pass.num_tokens > 0 && !rows_.empty()) GRACE_TRY(add(pass));
       const std::span<const std::byte> bytes = read_part(pass);
-      if (!bytes.empty()) rank.file.give_back(bytes);
+      release_after(rank, std::ssize(bytes));
       counted += std::ssize(bytes);
       GRACE_TRY(sink_.read_bytes(std::ssize(bytes)));
     }
@@ -232,6 +234,14 @@ class TokenReader {
   }
 
  private:
+  // Lets go of the file's memory now and then. All of it, for the system also maps what lies around a byte.
+  void release_after(const RankFile& rank, std::int64_t bytes) {
+    held_bytes_ += bytes;
+    if (held_bytes_ < kMaxHeldBytes) return;
+    held_bytes_ = 0;
+    rank.file.give_back(rank.file.bytes());
+  }
+
   Status begin(const RankFile& rank, const PickleValue& records) {
     Survey survey;
     const std::size_t step = std::max<std::size_t>(1, records.size() / kSurveyedRecords);
@@ -240,7 +250,7 @@ class TokenReader {
       const Pass pass = GRACE_TRY(read_pass(rank, records.at(i), i, sink_));
       if (pass.mode == kIdle || pass.num_tokens == 0) continue;
       GRACE_TRY(survey_pass(pass, survey));
-      if (const auto bytes = read_part(pass); !bytes.empty()) rank.file.give_back(bytes);
+      release_after(rank, std::ssize(read_part(pass)));
       ++seen;
     }
     if (survey.width == 0) return {};  // this rank was idle
@@ -325,6 +335,7 @@ class TokenReader {
   std::vector<int> rows_;
   std::size_t num_layers_ = 0;
   int width_ = 0;
+  std::int64_t held_bytes_ = 0;
   std::vector<std::int32_t> ids_, copy_, line_;
 };
 
