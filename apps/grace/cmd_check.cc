@@ -84,13 +84,15 @@ Finding check_plan(const std::filesystem::path& path, const std::optional<KnownM
 
 // Another engine's placement, where it is one.
 std::optional<Finding> check_placement(const std::filesystem::path& path) {
-  const Result<std::string> bytes = read_text(path);
-  if (!bytes.ok()) return {};
-  const Result<const Exporter*> format = exporter_of(bytes.value(), "");
+  const Result<MappedFile> file = MappedFile::open(path);
+  if (!file.ok()) return {};
+  const std::string_view bytes(reinterpret_cast<const char*>(file.value().bytes().data()),
+                               file.value().bytes().size());
+  const Result<const Exporter*> format = exporter_of(bytes, "");
   if (!format.ok() || format.value() == nullptr) return {};
   // Any number of devices divides among one.
   const Result<SlotMap> map =
-      format.value()->read(bytes.value(), path.string(), format.value()->says_devices ? 0 : 1);
+      format.value()->read(bytes, path.string(), format.value()->says_devices ? 0 : 1);
   const std::string kind = fmt::format("placement for {}", format.value()->name);
   if (!map.ok()) return Finding{kind, {map.error().message}};
   Finding sound{kind, {}, {}};

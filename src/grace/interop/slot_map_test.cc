@@ -227,6 +227,27 @@ TEST(APlanOfALayerWithoutLoad, IsPaddedEvenly) {
               ElementsAre(ElementsAre(0, 1, 0, 1, 2, 3, 2, 3)));
 }
 
+TEST(APlanOfUnevenGroups, For256ExpertsOnThreeDevicesHas86SlotsEach) {
+  const Plan plan = vanilla_plan("toy", 256, {3}, parse_cluster("1x3").value());
+  const EvenPlan even = even_out(plan, {}).value();
+  EXPECT_EQ(even.slots.slots_per_device(), 86);
+  EXPECT_EQ(even.slots.num_slots() - 256, 2);
+  EXPECT_EQ(second_copies(even.slots), 0);
+}
+
+TEST(APlanOfUnevenGroups, OfOneDeviceNeedsNothing) {
+  const EvenPlan even = even_out(vanilla_plan("toy", 5, {0, 2}, parse_cluster("1x1").value()), {}).value();
+  EXPECT_EQ(even.padding.added, 0);
+  EXPECT_EQ(even.padding.memory_factor, 1);
+}
+
+TEST(APlanWithFewerExpertsThanDevices, IsPaddedFromEmptyDevices) {
+  const EvenPlan even = even_out(vanilla_plan("toy", 4, {0}, parse_cluster("1x8").value()), {}).value();
+  EXPECT_EQ(even.slots.num_slots(), 8);
+  EXPECT_THAT(violations(even.slots), IsEmpty());
+  EXPECT_THAT(even.slots.expert_of_slot.front(), ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
+}
+
 TEST(ASlotMap, NamesWhatIsWrongWithIt) {
   const SlotMap good{3, 2, {1}, {{0, 1, 2, 0}}};
   EXPECT_THAT(violations(good), IsEmpty());

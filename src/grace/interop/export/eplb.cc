@@ -192,19 +192,21 @@ Result<SlotMap> read_array(std::string_view bytes, std::string_view place, int /
   return map;
 }
 
+// By the names in the directory at the end of the archive, or in its first member.
+bool recognises(std::string_view bytes) {
+  constexpr std::size_t kEnough = 4096;
+  if (!bytes.starts_with("PK\x03\x04")) return false;
+  const std::string_view begin = bytes.substr(0, kEnough),
+                         end = bytes.substr(bytes.size() - std::min(bytes.size(), kEnough));
+  return begin.find(kSlots) != std::string_view::npos || end.find(kSlots) != std::string_view::npos;
+}
+
 }  // namespace
 
-const Exporter kEplb = {"eplb",
-                        "the three arrays of EPLB's rebalance_experts, as .npz",
-                        ".npz",
-                        RowNumbers::kMoeOrdinals,
-                        false,
-                        "wrr",
-                        [](std::string_view bytes) {
-                          return bytes.starts_with("PK\x03\x04") &&
-                                 bytes.find(kSlots) != std::string_view::npos;
-                        },
-                        &write,
+const Exporter kEplb = {"eplb",      "the three arrays of EPLB's rebalance_experts, as .npz",
+                        ".npz",      RowNumbers::kMoeOrdinals,
+                        false,       "wrr",
+                        &recognises, &write,
                         &read_triple};
 const Exporter kPlacementArray = {"placement-array",
                                   "only read: zeros and ones [devices, MoE layers, experts], as .npy",

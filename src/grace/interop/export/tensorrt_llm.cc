@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iterator>
 #include <limits>
@@ -208,12 +209,13 @@ Result<SlotMap> read(std::string_view bytes, std::string_view place, int num_dev
   return Reader(bytes, place).read(num_devices);
 }
 
+// By its first key, whichever that is; what stands behind it may be long.
 bool recognises(std::string_view bytes) {
-  // The keys may stand in any order, and the lists between them are long.
-  for (const std::string_view key : {kSlots, kRows})
-    if (bytes.starts_with(key) || bytes.find(fmt::format("\n{}:", key)) != std::string_view::npos)
-      return !bytes.starts_with('{');
-  return false;
+  const std::vector<Line> lines = lines_of(bytes.substr(0, 4096));
+  if (lines.empty()) return false;
+  return std::ranges::any_of(std::array{kSlots, kRows, kUpdates}, [&](std::string_view key) {
+    return lines.front().text.starts_with(key) && lines.front().text.substr(key.size()).starts_with(':');
+  });
 }
 
 }  // namespace
