@@ -98,13 +98,13 @@ Result<Question> question_of(const Flags& flags, const Context& context, ThreadP
 
 std::string summary_of(const Question& question) {
   const Trace& trace = question.trace;
-  std::string text = fmt::format(
-      "{} tokens of {} in {} sequences; {} MoE layers of {} experts, {} a token; cluster {} ({} devices in "
-      "{} "
-      "nodes).",
-      trace.num_tokens(), trace.source.empty() ? trace.model : trace.source, trace.num_sequences(),
-      trace.num_moe_layers(), trace.num_experts, trace.experts_per_token, question.cluster.name,
-      question.cluster.num_devices(), question.cluster.num_nodes());
+  const std::string devices =
+      fmt::format("{} devices in {} nodes", question.cluster.num_devices(), question.cluster.num_nodes());
+  std::string text =
+      fmt::format("{} tokens of {} in {} sequences; {} MoE layers of {} experts, {} a token; {}{}.",
+                  trace.num_tokens(), trace.source.empty() ? trace.model : trace.source,
+                  trace.num_sequences(), trace.num_moe_layers(), trace.num_experts, trace.experts_per_token,
+                  question.compares() ? fmt::format("cluster {}, ", question.cluster.name) : "", devices);
   if (question.compares())
     text += fmt::format(
         " {} strategies, {} splits by sequence: half of the sequences plan, the other half judge, in batches "

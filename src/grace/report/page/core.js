@@ -44,24 +44,35 @@ function ticks(low, high, most) {
 
 const tip = make('div', {id: 'tip', role: 'status', hidden: ''});
 document.body.append(tip);
-// Beside the box (of the window), above it where there is room.
-function showTip(text, box) {
+let tipOf = null;
+function showTip(text, mark) {
   tip.textContent = text;
   tip.hidden = false;
-  const own = tip.getBoundingClientRect(), gap = 10, wide = document.documentElement.clientWidth;
+  tipOf = mark;
+  placeTip();
+}
+// Above its mark, or below where there is no room.
+function placeTip() {
+  const box = tipOf.getBoundingClientRect(), own = tip.getBoundingClientRect(), gap = 10, wide = document.documentElement.clientWidth;
   const left = Math.min(Math.max(gap, (box.left + box.right) / 2 - own.width / 2), wide - own.width - gap);
   const top = box.top - own.height - gap >= 0 ? box.top - own.height - gap : box.bottom + gap;
   tip.style.transform = 'translate(' + Math.round(left) + 'px,' + Math.round(top) + 'px)';
 }
 const hideTip = () => { tip.hidden = true; };
 addEventListener('keydown', event => { if (event.key === 'Escape') hideTip(); });
-addEventListener('scroll', hideTip, {passive: true, capture: true});
+// Where the page moves a key's tip moves along; a mouse's is over.
+addEventListener('scroll', () => {
+  if (tip.hidden) return;
+  const active = document.activeElement;
+  if (active !== document.body && active.contains(tipOf)) placeTip();
+  else hideTip();
+}, {passive: true, capture: true});
 
 // What has data-tip says it under a mouse, a finger or, through steps(), the arrow keys.
 for (const kind of ['pointerover', 'pointerdown'])
   document.addEventListener(kind, event => {
     const said = event.target.closest && event.target.closest('[data-tip]');
-    if (said) showTip(said.dataset.tip, said.getBoundingClientRect());
+    if (said) showTip(said.dataset.tip, said);
     else if (!event.target.closest || !event.target.closest('.map')) hideTip();
   });
 
@@ -77,7 +88,7 @@ function steps(box, marks, name) {
     at = to;
     if (at < 0) return hideTip();
     marks[at].classList.add('now');
-    showTip(marks[at].dataset.tip, marks[at].getBoundingClientRect());
+    showTip(marks[at].dataset.tip, marks[at]);
   };
   box.addEventListener('keydown', event => {
     const to = {ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: marks.length - 1}[event.key];

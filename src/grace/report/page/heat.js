@@ -66,9 +66,19 @@ function legend(box, map, scale, colours) {
     }));
     return;
   }
-  const ramp = make('i'), marks = scale.marks.map(mark => make('span', {}, show(mark) + map.unit));
-  ramp.style.background = 'linear-gradient(90deg,' + Array.from({length: 17}, (_, i) => css(i * 16)).join() + ')';
-  box.replaceChildren(make('div', {class: 'ramp'}, ramp, make('span', {}, ...marks)), make('span', {}, map.value || ''));
+  const ramp = make('i'), [low, high] = [scale.marks[0], scale.marks[scale.marks.length - 1]], marks = make('span');
+  const stretch = map.scale === 'root' ? Math.sqrt : value => value;
+  for (const mark of scale.marks) {
+    const at = high > low ? (stretch(mark) - stretch(low)) / (stretch(high) - stretch(low)) : 0;
+    if (scale.marks.length === 3 && at > 0 && at < 1 && (at < .3 || at > .7)) continue;  // no room beside an end
+    const name = make('span', {}, show(mark) + map.unit);
+    name.style.left = at * 100 + '%';
+    name.style.transform = 'translateX(' + -at * 100 + '%)';
+    marks.append(name);
+  }
+  const steps = Array.from({length: 17}, (_, i) => map.scale === 'root' ? css(i * 16) : css(scale.place(low + (high - low) * i / 16)));
+  ramp.style.background = 'linear-gradient(90deg,' + steps.join() + ')';
+  box.replaceChildren(make('div', {class: 'ramp'}, ramp, marks), make('span', {}, map.value || ''));
 }
 
 // One panel: canvas, the cell that is looked at, and how to get there.
@@ -88,7 +98,7 @@ function heatView(frame, name, map, labels, words) {
     cell.style.top = shape.top + row * shape.tall + 'px';
     cell.style.width = shape.wide + 'px';
     cell.style.height = shape.tall + 'px';
-    showTip(words(at), cell.getBoundingClientRect());
+    showTip(words(at), cell);
   }
   function away() {
     cell.hidden = true;
@@ -189,7 +199,8 @@ function pageColour(name) {
 
 function paintBorders(context, map, data, shape) {
   const {left, top, wide, tall} = shape;
-  context.strokeStyle = pageColour('--mark');
+  context.strokeStyle = pageColour(map.scale === 'diverging' ? '--ink' : '--mark');
+  const faint = (borders, size) => borders.length > 1 && map.rows * size / borders.length < 12;
   const line = (strong, x0, y0, x1, y1) => {
     context.lineWidth = strong ? 1.8 : .7;
     context.beginPath();
@@ -197,8 +208,8 @@ function paintBorders(context, map, data, shape) {
     context.lineTo(x1, y1);
     context.stroke();
   };
-  for (const border of data.rowBorders) line(border < 0, left, top + Math.abs(border) * tall - .5, left + map.cols * wide, top + Math.abs(border) * tall - .5);
-  for (const border of data.colBorders) line(border < 0, left + Math.abs(border) * wide - .5, top, left + Math.abs(border) * wide - .5, top + map.rows * tall);
+  for (const border of data.rowBorders) if (border < 0 || !faint(data.rowBorders, tall)) line(border < 0, left, top + Math.abs(border) * tall - .5, left + map.cols * wide, top + Math.abs(border) * tall - .5);
+  for (const border of data.colBorders) if (border < 0 || !faint(data.colBorders, wide)) line(border < 0, left + Math.abs(border) * wide - .5, top, left + Math.abs(border) * wide - .5, top + map.rows * tall);
   if (map.rowsAreLayers && !printing && map.rows > 1) {
     context.strokeStyle = pageColour('--ink');
     context.lineWidth = 1.5;
@@ -218,9 +229,13 @@ function paintNames(context, map, labels, data, shape, font) {
   for (let c = 0; c < map.cols; ++c) widest = Math.max(widest, context.measureText(labels.col(from ? from[c] : c)).width);
   context.textAlign = 'center';
   const step = Math.ceil((widest + 6) / wide);
+  let after = 0;
   for (let c = 0; c < map.cols; c += step) {
     const text = labels.col(from ? from[c] : c), half = context.measureText(text).width / 2;
-    context.fillText(text, Math.min(left + (c + .5) * wide, left + map.cols * wide - half), below + font * .85);
+    const middle = Math.min(left + (c + .5) * wide, left + map.cols * wide - half);
+    if (middle - half < after) continue;
+    after = middle + half + 4;
+    context.fillText(text, middle, below + font * .85);
   }
   context.textAlign = 'left';
   context.fillText(map.row + ' \u2193   ' + map.col + ' \u2192', left, top - font * .75);

@@ -75,10 +75,8 @@ function scaleOf(map, panels) {
   if (map.scale === 'diverging') {
     const reach = Math.max(Math.abs(low - map.middle), Math.abs(high - map.middle)) || 1;
     const span = Number.isFinite(reach) ? reach : 1;
-    return {
-      place: value => Math.round((value - map.middle + span) / (2 * span) * 255),
-      marks: [map.middle - span, map.middle - span / 2, map.middle, map.middle + span / 2, map.middle + span],
-    };
+    const ends = Number.isFinite(low) ? [Math.min(low, map.middle), map.middle, Math.max(high, map.middle)] : [map.middle];
+    return {place: value => Math.round((value - map.middle + span) / (2 * span) * 255), marks: [...new Set(ends)]};
   }
   const most = high > 0 ? high : 1, quarters = [0, .25, .5, .75, 1];
   if (map.scale === 'root')
