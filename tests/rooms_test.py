@@ -37,7 +37,8 @@ def circles(rooms: dict[str, set[str]]) -> list[str]:
 
 def forbidden_includes(root: pathlib.Path, rooms: dict[str, set[str]]) -> list[str]:
     found = []
-    for folder, room_of in ((root / "src/grace", lambda p: p.relative_to(root / "src/grace").parts[0]), (root / "apps", lambda p: "apps")):
+    for folder, room_of in ((root / "src/grace", lambda p: p.relative_to(root / "src/grace").parts[0]), (root / "apps", lambda p: "apps"),
+                            (root / "python", lambda p: "python")):
         for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cc")):
             room = room_of(path)
             for number, line in enumerate(path.read_text().splitlines(), 1):
