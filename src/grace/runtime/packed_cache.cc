@@ -82,18 +82,19 @@ void PackedCache::note(Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
-std::optional<kernels::PackedMatrix> PackedCache::find(const std::string& name, const PackedShape& shape) {
+std::optional<kernels::PackedMatrix> PackedCache::find(const std::string& name, const PackedShape& shape,
+                                                       ThreadPool& pool) {
   const std::filesystem::path path = path_of(name, shape.storage);
   std::error_code error;
   if (!status_.ok() || !std::filesystem::exists(path, error)) return std::nullopt;
-  Result<kernels::PackedMatrix> packed = read(path, shape);
+  Result<kernels::PackedMatrix> packed = read(path, shape, pool);
   if (packed.ok()) return std::move(packed).value();
   note(packed.error());
   return std::nullopt;
 }
 
-Result<kernels::PackedMatrix> PackedCache::read(const std::filesystem::path& path,
-                                                const PackedShape& shape) const {
+Result<kernels::PackedMatrix> PackedCache::read(const std::filesystem::path& path, const PackedShape& shape,
+                                                ThreadPool& pool) const {
   auto file = std::make_shared<const MappedFile>(GRACE_TRY(MappedFile::open(path)));
   const std::span<const std::byte> bytes = file->bytes();
   const Header expected = header_of(shape);
@@ -102,7 +103,9 @@ Result<kernels::PackedMatrix> PackedCache::read(const std::filesystem::path& pat
       std::memcmp(bytes.data(), &expected, sizeof expected) != 0)
     return invalid_input(fmt::format("{}: {} bytes are no packed weight of [{}, {}]; delete {}",
                                      path.string(), bytes.size(), shape.out, shape.in, folder_.string()));
-  file->read_ahead();
+  constexpr std::size_t kPart = MappedFile::kLargePage;
+  pool.for_each((bytes.size() + kPart - 1) / kPart,
+                [&](std::size_t part, int) { file->fetch(part * kPart, kPart); });
   kernels::PackedMatrix packed;
   packed.out = shape.out;
   packed.in = shape.in;

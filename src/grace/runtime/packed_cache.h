@@ -7,6 +7,7 @@
 #include <string>
 
 #include "grace/base/result.h"
+#include "grace/base/thread_pool.h"
 #include "grace/kernels/packed.h"
 #include "grace/model/model.h"
 
@@ -29,8 +30,9 @@ class PackedCache {
   // Makes the checkpoint's folder inside `folder`. Errors: io.
   static Result<PackedCache> open(const std::filesystem::path& folder, const Checkpoint& checkpoint);
 
-  // The weight kept as `name`, mapped and being read; nothing where there is none.
-  std::optional<kernels::PackedMatrix> find(const std::string& name, const PackedShape& shape);
+  // The weight kept as `name`, mapped and fetched; nothing where there is none.
+  std::optional<kernels::PackedMatrix> find(const std::string& name, const PackedShape& shape,
+                                            ThreadPool& pool);
   void keep(const std::string& name, const kernels::PackedMatrix& packed);
 
   // Errors: io; invalid_input for a file that is cut short or of another shape, with what to delete.
@@ -38,7 +40,8 @@ class PackedCache {
 
  private:
   explicit PackedCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
-  Result<kernels::PackedMatrix> read(const std::filesystem::path& path, const PackedShape& shape) const;
+  Result<kernels::PackedMatrix> read(const std::filesystem::path& path, const PackedShape& shape,
+                                     ThreadPool& pool) const;
   std::filesystem::path path_of(const std::string& name, kernels::Storage storage) const;
   void note(Status status);
 

@@ -13,7 +13,7 @@ kernels::PackedMatrix pack_matrix(const RankContext& context, const Checkpoint& 
   if (context.cache != nullptr) {
     name = checkpoint.place_of(weight);
     const kernels::Storage storage = kernels::storage_of(weight.element, arithmetic.numbers);
-    if (auto kept = context.cache->find(name, {weight.rows, weight.cols, storage, arithmetic}))
+    if (auto kept = context.cache->find(name, {weight.rows, weight.cols, storage, arithmetic}, context.pool))
       return *std::move(kept);
   }
   kernels::PackedMatrix packed = kernels::pack(weight, arithmetic, context.pool);
@@ -26,10 +26,11 @@ std::optional<kernels::PackedExpert> find_expert(const RankContext& context, con
                                                  const FfnWeights& ffn) {
   const kernels::ExpertShape shape = kernels::expert_shape(ffn.gate, ffn.up, ffn.down, context.arithmetic);
   auto gate_up = context.cache->find(
-      name + ".gate_up", {shape.gate_up_columns, ffn.gate.cols, shape.storage, context.arithmetic});
+      name + ".gate_up", {shape.gate_up_columns, ffn.gate.cols, shape.storage, context.arithmetic},
+      context.pool);
   if (!gate_up) return std::nullopt;
-  auto down =
-      context.cache->find(name + ".down", {ffn.down.rows, ffn.down.cols, shape.storage, context.arithmetic});
+  auto down = context.cache->find(
+      name + ".down", {ffn.down.rows, ffn.down.cols, shape.storage, context.arithmetic}, context.pool);
   if (!down) return std::nullopt;
   return kernels::PackedExpert{*std::move(gate_up), *std::move(down), ffn.gate.rows};
 }
