@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="the whole same-text matrix, not a spanning subset")
     args = parser.parse_args()
     env = dict(os.environ, GRACE_TEST_ALL="1" if args.all else "0")
-    command = ["ctest", "--test-dir", args.build, "--output-on-failure", "--no-tests=error"]
+    command = ["ctest", "--test-dir", args.build, "--output-on-failure", "--no-tests=error", "--parallel", str(os.cpu_count() or 1)]
     run = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     output = []
     assert run.stdout
