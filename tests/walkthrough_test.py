@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-PAGES = ["from-sglang.md", "from-vllm.md", "from-tensorrt-llm.md"]
+PAGES = ["from-sglang.md", "from-vllm.md", "from-tensorrt-llm.md", "reproduce-the-paper.md"]
 
 
 def commands_of(page: pathlib.Path) -> list:
@@ -23,7 +23,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             scratch = pathlib.Path(folder)
             (scratch / "out").mkdir()
-            (scratch / "tests").symlink_to(source / "tests")
+            for shared in ("tests", "models"):
+                (scratch / shared).symlink_to(source / shared)
             for line in commands_of(source / "docs" / name):
                 words = shlex.split(line, comments=True)
                 if words[0] != "grace":
