@@ -117,6 +117,39 @@ def tensor_pickle(key: str, storage: str, elements: int, shape, stride) -> bytes
             b"\x89ccollections\nOrderedDict\n)RtR.")
 
 
+def recorder_pickle(key: str, storage: str, elements: int, shape, stride) -> bytes:
+    """{"rank": 0, "logical_count": the tensor}, as SGLang's recorder saves it."""
+    tensor = tensor_pickle(key, storage, elements, shape, stride)[2:-1]
+    return b"\x80\x02}(X\x04\x00\x00\x00rankK\x00X\x0d\x00\x00\x00logical_count" + tensor + b"u."
+
+
+def check_counters(scratch: pathlib.Path) -> None:
+    """What SGLang's counters show, whoever reads them: one full row, ranks that count the same, dense rows."""
+    def loads(rows, *arguments):
+        flat = [count for row in rows for count in row]
+        shape, stride = [1, len(rows), len(rows[0])], [len(flat), len(rows[0]), 1]
+        path = torch_file(scratch / "expert_distribution_recorder_1.pt", recorder_pickle("0", "IntStorage", len(flat), shape, stride),
+                          [("0", struct.pack(f"<{len(flat)}i", *flat))])
+        done = run(path, *arguments, "--out", scratch / "counters.json", "--json")
+        if done.returncode != 0:
+            return done.stderr, None
+        return json.loads(done.stdout)["warnings"], json.loads((scratch / "counters.json").read_text())
+
+    warnings, profile = loads([[8, 8, 8, 8], [0, 0, 0, 0], [0, 0, 0, 0]])
+    check(any("all assignments are in layer 0" in line for line in warnings), f"one full row: {warnings}")
+    check(profile["decoder_layers"] == [0], f"one full row: {profile}")
+    warnings, profile = loads([[8, 8, 8, 8], [0, 0, 0, 0], [0, 0, 0, 0]], "--layers", "0-2")
+    check(any("layer 1 has no assignment" in line for line in warnings), f"known MoE layers: {warnings}")
+    check(profile["decoder_layers"] == [0, 1, 2], f"known MoE layers: {profile}")
+    warnings, profile = loads([[0, 0, 0, 0], [8, 4, 2, 2], [4, 4, 4, 4]], "--same-tokens", "2", "--top-k", "2")
+    check(profile["loads"] == [[4, 2, 1, 1], [2, 2, 2, 2]], f"same tokens: {profile}")
+    check(profile["experts_per_token"] == 2, f"same tokens: {profile}")
+    said, _ = loads([[1, 0], [1, 0]], "--same-tokens", "2")
+    check("do not divide by 2" in said, f"same tokens: {said}")
+    said, _ = loads([[1, -5], [1, 0]])
+    check("-5" in said, f"negative: {said}")
+
+
 def malformed(scratch: pathlib.Path):
     """Files, further arguments, and what the one line must say."""
     def file(name: str, content) -> pathlib.Path:
@@ -209,6 +242,7 @@ def main() -> int:
         bad = scratch / "bad"
         bad.mkdir()
         refused = check_malformed(bad)
+        check_counters(scratch)
         check_interrupt(scratch)
     print("\n".join(PROBLEMS) or f"{fixtures} recordings read, {refused} malformed ones refused")
     return 1 if PROBLEMS else 0
