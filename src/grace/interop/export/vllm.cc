@@ -153,6 +153,11 @@ Result<SlotMap> read_ranks(std::string_view bytes, std::string_view place, int n
     experts.push_back(static_cast<std::int32_t>(e));
     most = std::max(most, experts.size());
   }
+  // A short file may ask for a fullest rank and a thousand others as wide.
+  constexpr std::size_t kMostSlots = std::size_t{1} << 22;
+  if (most * experts_of_rank.size() > kMostSlots)
+    return invalid_input(fmt::format("{}: {} experts on one of {} ranks; {} slots are more than {}", place,
+                                     most, ranks, most * experts_of_rank.size(), kMostSlots));
   Row row;
   for (Row& experts : experts_of_rank) {
     experts.resize(most, kEmptySlot);
