@@ -134,6 +134,14 @@ TEST_F(AnImport, JoinsPipelineStagesAndTellsRanksOfTheSameTokens) {
   EXPECT_THAT(error_of({a, b, c}, with(4)), HasSubstr("ranks have its layers, other stages have"));
 }
 
+TEST_F(AnImport, TellsLayersThatWereRecordedAgain) {
+  const std::string twice = std::string(kLine) + "\n" + std::string(kLine) + "\n";
+  const auto summary = run({write("t.jsonl", twice)}, with(4));
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_EQ(summary.value().sequences, 2);
+  EXPECT_THAT(summary.value().warnings, Contains(HasSubstr("two micro-batches of a step are the same")));
+}
+
 // Physical or logical ids.
 TEST_F(AnImport, MapsPhysicalLoadsAndRefusesThemWithoutAMap) {
   const std::string record =

@@ -207,11 +207,28 @@ class PipelineReader {
       }
       if (steps[0].step < 0) return {};
       for (std::size_t s = 1; s < stages.size(); ++s) GRACE_TRY(join(steps[0], steps[s], stages[s]));
+      warn_of_repeats(steps[0], stages[0].place());
       for (const Micro& micro : steps[0].micros) GRACE_TRY(add(micro, stages[0].place()));
     }
   }
 
  private:
+  // Layers that are computed again for the backward pass are recorded again.
+  void warn_of_repeats(const Step& step, const std::string& place) {
+    const auto same = [](const Micro& a, const Micro& b) {
+      return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+        return x.first == y.first && x.second.ids == y.second.ids;
+      });
+    };
+    for (std::size_t i = 1; i < step.micros.size(); ++i)
+      if (same(step.micros[i - 1], step.micros[i]) && step.micros[i].begin()->second.num_rows > 1)
+        sink_.warn(
+            fmt::format("{}: two micro-batches of a step are the same, and count twice: were activations "
+                        "recomputed while it was "
+                        "recorded?",
+                        place));
+  }
+
   static Status join(Step& to, Step& from, const RankStream& stage) {
     if (to.micros.size() != from.micros.size())
       return invalid_input(fmt::format("{}: step {} has {} micro-batches, the first stage has {}",
