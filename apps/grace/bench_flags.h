@@ -8,6 +8,10 @@
 #include "options.h"
 #include "output.h"
 
+namespace CLI {
+class App;
+}
+
 namespace grace::app {
 
 // --dispatch of bench's own: each strategy by the exchange of its own engine.

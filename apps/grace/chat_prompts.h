@@ -1,12 +1,15 @@
 // Conversations in place of prompts: `run --chat`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "grace/base/result.h"
+
+namespace CLI {
+class App;
+}
 
 namespace grace::app {
 

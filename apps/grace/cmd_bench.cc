@@ -1,4 +1,5 @@
 // grace bench: the published workload, strategies in turn in the same engine.
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "bench_contenders.h"

@@ -1,6 +1,7 @@
 // grace calibrate: ranks in, a cluster file of what they reach out.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <thread>

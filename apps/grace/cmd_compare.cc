@@ -1,6 +1,7 @@
 // grace compare: every strategy side by side on held-out tokens, and in one sentence which to use.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <memory>

@@ -1,6 +1,7 @@
 // grace demo: everything on the small model in the box, with a table and a page at the end.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <memory>

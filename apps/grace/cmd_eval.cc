@@ -1,6 +1,7 @@
 // grace eval: perplexity of a text, or logits for comparison with other implementations.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstring>
 #include <memory>

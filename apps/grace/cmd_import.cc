@@ -1,6 +1,7 @@
 // grace import: another engine's recording in, a trace or a load profile out.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <csignal>
 #include <memory>

@@ -1,6 +1,7 @@
 // grace profile: runs a text through the model and keeps how its tokens were routed.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 

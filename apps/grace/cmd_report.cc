@@ -1,6 +1,7 @@
 // grace report: one self-contained page on which placement to use, and what it does to a trace.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // grace run: generates text with a plan over the ranks of a cluster.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 

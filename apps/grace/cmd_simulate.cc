@@ -1,6 +1,7 @@
 // grace simulate: a trace through a plan on a cluster, in seconds.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <optional>

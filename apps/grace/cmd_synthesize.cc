@@ -1,6 +1,7 @@
 // grace synthesize: options in, a trace with a planted answer out.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
 #include <optional>

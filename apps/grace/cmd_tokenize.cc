@@ -1,6 +1,7 @@
 // grace tokenize: text to token ids and back.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "context.h"

@@ -1,13 +1,16 @@
 // What main hands to each command: how to say what is to be done, and the command line as it came.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 
 #include "grace/base/result.h"
 #include "grace/files/json_file.h"
 #include "rank_report.h"
+
+namespace CLI {
+class App;
+}
 
 namespace grace::app {
 

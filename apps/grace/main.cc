@@ -1,4 +1,5 @@
 // The command line: parses, prints, exits.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <memory>

@@ -1,7 +1,6 @@
 // Options that several commands share, and the small files they name.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -13,6 +12,10 @@
 #include "grace/plan/plan.h"
 #include "grace/runtime/engine.h"
 #include "grace/text/tokenizer.h"
+
+namespace CLI {
+class App;
+}
 
 namespace grace::app {
 
@@ -35,10 +38,10 @@ struct EngineFlags {
   std::string transport;  // empty: mpi inside mpirun, else in_process
   std::string dispatch = "per_device";
   std::string dtype = "f32", kernels = "auto";
-  std::string plan;   // empty: vanilla
-  std::string hosts;  // an mpirun hostfile
+  std::string plan;          // empty: vanilla
+  std::string hosts;         // an mpirun hostfile
   std::string packed_cache;  // a folder; empty: none
-  int threads = 1;    // per rank
+  int threads = 1;           // per rank
   std::uint64_t seed = 0;
   std::string combine = "exact";
   std::string wire = "f32", overlap = "auto", parts = "auto", progress = "polling";

@@ -1,7 +1,6 @@
 // What a command hands out: tables with notes on a terminal, as a section of a page, as JSON and as HTML.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -9,6 +8,10 @@
 #include "grace/base/result.h"
 #include "grace/files/json_file.h"
 #include "grace/report/report.h"
+
+namespace CLI {
+class App;
+}
 
 namespace grace::app {
 
