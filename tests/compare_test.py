@@ -215,6 +215,19 @@ class PlanningWithABudget(Comparing):
             self.assertIn("Traffic between devices", page.read_text())
             self.assertIn('"panels":["vanilla","joint-slow"]', page.read_text())
         self.refuses("report", "--trace", trace, "--plan", plan, "--dispatch", "nowhere", "--html", page, saying="nowhere")
+        self.refuses("report", "--trace", trace, "--html", page, saying="--cluster")
+        self.refuses("report", "--trace", trace, "--plan", plan, "--cluster", "3x1", "--html", page, saying="p.json")
+
+    def test_reports_which_placement_with_its_reasons(self):
+        trace, page = self.trace("t"), self.path("page.html")
+        ask = ("report", "--trace", trace, "--cluster", "2x2", "--strategies", "vanilla,grace,joint-slow", "--splits", 2, "--effort", 0.1, "--html", page)
+        told = json.loads(self.succeeds(*ask, "--json"))
+        first = page.read_bytes()
+        self.assertEqual(json.loads(self.succeeds(*ask, "--threads", 1, "--json"))["drift"], told["drift"])
+        self.assertEqual([one["name"] for one in told["strategies"]], ["vanilla", "grace", "joint-slow"])
+        self.assertIn(told["recommendation"]["name"], first.decode())
+        several = json.loads(self.succeeds(*ask, "--trace", self.trace("u"), "--json"))
+        self.assertEqual([one["trace"] for one in several["drift"][0]["matrix"][0]["served"]], ["t", "u"])
 
 
 class TheHelp(unittest.TestCase):

@@ -30,9 +30,9 @@ for (const table of $$('table.sortable'))
     $('button', head).addEventListener('click', () => sortBy(table, column, head));
   });
 
-// Of a long table the first rows, as it is sorted, until all are asked for.
+// Of a long table that sorts the first rows, as it is sorted, until all are asked for.
 const shownRows = 12;
-for (const table of $$('main table')) {
+for (const table of $$('table.sortable')) {
   const count = table.tBodies[0].rows.length;
   if (count <= shownRows + 4) continue;
   table.classList.add('folded');
