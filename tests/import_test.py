@@ -165,6 +165,7 @@ def malformed(scratch: pathlib.Path):
     yield [torch_file(scratch / "lies.pt", tensor_pickle("0", "LongStorage", 400, [2, 2], [2, 1]), [("0", data)])], ["--from", "ascend"], "says 400"
     yield [torch_file(scratch / "over.pt", tensor_pickle("0", "LongStorage", 4, [2, 3], [3, 1]), [("0", data)])], ["--from", "ascend"], "reaches over"
     yield [torch_file(scratch / "huge.pt", tensor_pickle("0", "LongStorage", 4, [2**62, 2**62], [0, 0]), [("0", data)])], ["--from", "ascend"], "reaches over"
+    yield [torch_file(scratch / "repeats.pt", tensor_pickle("0", "LongStorage", 4, [2**20, 2**20], [0, 0]), [("0", data)])], ["--from", "ascend"], "repeats 4"
     negative = struct.pack("<4q", 1, -2, 3, 4)
     yield [torch_file(scratch / "negative.pt", tensor_pickle("0", "LongStorage", 4, [2, 2], [2, 1]), [("0", negative)])], ["--from", "ascend"], "-2"
     nan = struct.pack("<4f", 1, float("nan"), 3, 4)

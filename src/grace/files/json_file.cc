@@ -110,6 +110,9 @@ std::string shown(const Json& value) {
 }
 
 Result<Json> parse_json(std::string_view text, std::string_view place) {
+  // The library takes a zero byte for the end, and what follows it for nothing.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return invalid_input(fmt::format("{}: not JSON at byte {}", place, zero + 1));
   Builder builder;
   if (!Json::sax_parse(text, &builder)) return invalid_input(fmt::format("{}: {}", place, builder.problem));
   return std::move(builder.root);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::string_view kPickleName = "data.pkl";
 constexpr std::size_t kMaxDimensions = 64;
+constexpr std::int64_t kMaxRepeated = 1 << 24;  // elements that a small storage may become
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // chars may alias any bytes
@@ -143,6 +145,10 @@ Result<StridedTensor> TorchFile::tensor(const PickleValue& value, std::string_vi
   if (!reach || offset < 0 || offset > held || *reach > held - offset)
     return invalid_input(fmt::format("{}: [{}] from element {} reaches over the {} of its storage", place,
                                      fmt::join(tensor.shape, ", "), offset, held));
+  // Strides of 0 make many elements of one.
+  if (tensor.num_elements() > std::max(held, kMaxRepeated))
+    return invalid_input(fmt::format("{}: [{}] repeats {} elements, at most to {}", place,
+                                     fmt::join(tensor.shape, ", "), held, kMaxRepeated));
   tensor.bytes = tensor.bytes.subspan(static_cast<std::size_t>(offset * width));
   return tensor;
 }

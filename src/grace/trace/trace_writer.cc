@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kMaxExpertsOfU8 = 255;  // 255 itself stands for "not routed"
 constexpr std::uint8_t kNotRoutedU8 = 255;
+constexpr std::int64_t kMaxBytes =
+    std::numeric_limits<std::int64_t>::max() / 4;  // of one tensor, so that sums fit
 
 std::string_view name_of_phase(Phase phase) {
   return phase == Phase::kPrefill ? "prefill" : phase == Phase::kDecode ? "decode" : "mixed";
@@ -30,7 +32,7 @@ Result<TraceWriter> TraceWriter::create(const std::filesystem::path& path, Trace
   GRACE_CHECK(head.experts_per_token >= 1 && !head.decoder_layers.empty(), "a token chooses");
   TraceWriter writer(GRACE_TRY(AtomicFile::create(path)), std::move(head));
   // The longest header there can be; the one that is written is filled up with spaces.
-  constexpr std::int64_t kLongest = std::numeric_limits<std::int64_t>::max() / 16;
+  constexpr std::int64_t kLongest = kMaxBytes / 16;
   const std::string longest = writer.header_of(kMaxExperts, Phase::kMixed, kLongest, kLongest);
   writer.reserved_ = static_cast<std::int64_t>((sizeof(std::uint64_t) + longest.size() + 7) / 8 * 8);
   GRACE_TRY(
@@ -58,8 +60,8 @@ std::string TraceWriter::header_of(int num_experts, Phase phase, std::int64_t nu
   };
   // Saturated where only the length of the digits matters.
   std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(num_tokens, layers * head_.experts_per_token * width, &bytes))
-    bytes = std::numeric_limits<std::int64_t>::max() / 4;
+  const bool over = __builtin_mul_overflow(num_tokens, layers * head_.experts_per_token * width, &bytes);
+  if (over || bytes > kMaxBytes) bytes = kMaxBytes;
   add("topk_ids", narrow_ ? "U8" : "U16", {num_tokens, layers, head_.experts_per_token}, bytes);
   add("sequence_offsets", "I64", {num_sequences + 1}, 8 * (num_sequences + 1));
   if (phase == Phase::kMixed) add("prompt_lengths", "I64", {num_sequences}, 8 * num_sequences);
