@@ -191,21 +191,10 @@ Status add_knee(report::Page& page, Json& json, const Question& question) {
   return {};
 }
 
-double vectors_across_nodes(const Replay& replayed, const Cluster& cluster) {
-  double sum = 0;
-  const auto devices = static_cast<std::size_t>(cluster.num_devices());
-  for (const std::vector<double>& vectors : replayed.vectors)
-    for (std::size_t i = 0; i < vectors.size(); ++i)
-      if (cluster.node_of(DeviceId(static_cast<std::int32_t>(i / devices))) !=
-          cluster.node_of(DeviceId(static_cast<std::int32_t>(i % devices))))
-        sum += vectors[i];
-  return sum;
-}
-
 // What a plan does where no comparison was asked for.
 std::string verdict_of(const Plan& plan, const PlanEffect& effect, const Question& question) {
-  const double before = vectors_across_nodes(effect.before, question.cluster),
-               after = vectors_across_nodes(effect.after, question.cluster);
+  const double before = vectors_across(effect.before, question.cluster, true),
+               after = vectors_across(effect.after, question.cluster, true);
   const auto hash = plan.provenance.find("trace_hash");
   const bool own = hash != plan.provenance.end() && hash->second == hash_of(question.trace);
   return fmt::format(

@@ -176,17 +176,6 @@ struct Bins {
   }
 };
 
-double vectors_across(const Replay& replayed, const Cluster& cluster, bool nodes) {
-  double sum = 0;
-  const auto devices = static_cast<std::size_t>(cluster.num_devices());
-  for (const std::vector<double>& vectors : replayed.vectors)
-    for (std::size_t i = 0; i < vectors.size(); ++i) {
-      const DeviceId from(static_cast<std::int32_t>(i / devices)), to(static_cast<std::int32_t>(i % devices));
-      if ((cluster.node_of(from) != cluster.node_of(to)) == nodes) sum += vectors[i];
-    }
-  return sum;
-}
-
 std::string change_of(double before, double after) {
   const std::string change = before > 0 ? fmt::format(" ({}{:.1f} %)", after < before ? "\u2212" : "+",
                                                       100 * std::abs(after / before - 1))
@@ -249,6 +238,17 @@ report::Section holders_section(const Plan& plan, const Cluster& cluster, const 
 }
 
 }  // namespace
+
+double vectors_across(const Replay& replayed, const Cluster& cluster, bool nodes) {
+  double sum = 0;
+  const auto devices = static_cast<std::size_t>(cluster.num_devices());
+  for (const std::vector<double>& vectors : replayed.vectors)
+    for (std::size_t i = 0; i < vectors.size(); ++i) {
+      const DeviceId from(static_cast<std::int32_t>(i / devices)), to(static_cast<std::int32_t>(i % devices));
+      if ((cluster.node_of(from) != cluster.node_of(to)) == nodes) sum += vectors[i];
+    }
+  return sum;
+}
 
 Result<PlanEffect> effect_of(const Trace& trace, const Plan& plan, const Cluster& cluster, Dispatch dispatch,
                              std::span<const LayerStats> stats, std::vector<LayerFigures> figures) {

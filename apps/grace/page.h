@@ -20,6 +20,9 @@ struct PlanEffect {
 Result<PlanEffect> effect_of(const Trace& trace, const Plan& plan, const Cluster& cluster, Dispatch dispatch,
                              std::span<const LayerStats> stats, std::vector<LayerFigures> figures);
 
+// Vectors dispatched over all layers: those that cross nodes, or those that stay inside one.
+double vectors_across(const Replay& replayed, const Cluster& cluster, bool nodes);
+
 // Affinity before and after grouping, loads, traffic between devices and who holds what, as sections; the
 // page's layers become the plan's.
 void add_plan_sections(report::Page& page, const Plan& plan, const Cluster& cluster, const PlanEffect& effect,
