@@ -130,8 +130,11 @@ Result<StridedTensor> TorchFile::tensor(const PickleValue& value, std::string_vi
   if (found == storages_.end())
     return invalid_input(fmt::format("{}: its storage {} is not in the file", place,
                                      shown(Json(std::string(storage.text())))));
-  StridedTensor tensor{storage.dtype(), GRACE_TRY(sizes_of(value.at(2), "its shape", place)),
-                       GRACE_TRY(sizes_of(value.at(3), "its strides", place)), found->second};
+  StridedTensor tensor;
+  tensor.dtype = storage.dtype();
+  tensor.shape = GRACE_TRY(sizes_of(value.at(2), "its shape", place));
+  tensor.stride = GRACE_TRY(sizes_of(value.at(3), "its strides", place));
+  tensor.bytes = found->second;
   if (tensor.shape.size() != tensor.stride.size())
     return invalid_input(
         fmt::format("{}: {} sizes and {} strides", place, tensor.shape.size(), tensor.stride.size()));

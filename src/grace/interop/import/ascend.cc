@@ -21,7 +21,9 @@ Result<Loads> read_tensor(const std::filesystem::path& path, RecordingSink& sink
   const TorchFile torch = GRACE_TRY(TorchFile::parse(file.bytes(), place));
   const StridedTensor tensor = GRACE_TRY(torch.tensor(torch.root(), place));
   std::int64_t rounded = 0;
-  Loads loads{tensor.shape, GRACE_TRY(counts_of(row_major_bytes(tensor), tensor.dtype, place, rounded))};
+  Loads loads;
+  loads.values = GRACE_TRY(counts_of(row_major_bytes(tensor), tensor.dtype, place, rounded));
+  loads.shape = tensor.shape;
   warn_of_rounding(rounded, place, sink);
   GRACE_TRY(sink.read_bytes(std::ssize(file.bytes())));
   return loads;

@@ -42,14 +42,16 @@ void add_npy(std::string name, const NpyArray& array, std::vector<Array>& out) {
 }
 
 Result<Arrays> open_arrays(const std::filesystem::path& path) {
-  Arrays opened{GRACE_TRY(MappedFile::open(path)), {}, {}};
+  MappedFile file = GRACE_TRY(MappedFile::open(path));
+  Arrays opened{std::move(file), {}, {}};
   const std::span<const std::byte> bytes = opened.file.bytes();
   const std::string head = first_bytes(path, 6);
   if (head.starts_with("PK")) {
     opened.npz = GRACE_TRY(parse_npz(bytes, path.string()));
     for (const auto& [name, array] : opened.npz.arrays) add_npy(name, array, opened.arrays);
   } else if (head.starts_with("\x93NUMPY")) {
-    add_npy("", GRACE_TRY(parse_npy(bytes, path.string())), opened.arrays);
+    const NpyArray array = GRACE_TRY(parse_npy(bytes, path.string()));
+    add_npy("", array, opened.arrays);
   } else {
     SafetensorsContent content = GRACE_TRY(parse_safetensors(bytes, path.string()));
     for (const auto& [name, view] : content.tensors) opened.arrays.push_back({name, view, {}});

@@ -33,7 +33,8 @@ struct Step {
 class RankStream {
  public:
   static Result<RankStream> open(const std::filesystem::path& path) {
-    return RankStream(path.string(), GRACE_TRY(MappedFile::open(path)));
+    MappedFile file = GRACE_TRY(MappedFile::open(path));
+    return RankStream(path.string(), std::move(file));
   }
   const std::string& place() const { return place_; }
 
