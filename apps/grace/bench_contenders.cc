@@ -11,9 +11,9 @@
 #include "grace/base/rng.h"
 #include "grace/planner/budget.h"
 #include "grace/planner/planner.h"
+#include "grace/sizing/sizes.h"
 #include "memory.h"
 #include "profile.h"
-#include "shape_option.h"
 
 namespace grace::app {
 namespace {

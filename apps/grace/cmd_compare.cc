@@ -9,11 +9,11 @@
 
 #include "compare_views.h"
 #include "context.h"
+#include "grace/sizing/sizes.h"
 #include "load_commands.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
-#include "shape_option.h"
 
 namespace grace::app {
 namespace {

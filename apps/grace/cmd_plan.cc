@@ -13,8 +13,8 @@
 #include "grace/planner/certify.h"
 #include "grace/planner/loads.h"
 #include "grace/planner/planner.h"
+#include "grace/sizing/sizes.h"
 #include "load_commands.h"
-#include "shape_option.h"
 
 namespace grace::app {
 namespace {

@@ -13,11 +13,11 @@
 #include "compare_views.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
+#include "grace/sizing/sizes.h"
 #include "options.h"
 #include "page.h"
 #include "progress.h"
 #include "report_sections.h"
-#include "shape_option.h"
 
 namespace grace::app {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "context.h"
+#include "grace/sizing/sizes.h"
 #include "options.h"
 #include "output.h"
 #include "reproduce_tables.h"
-#include "shape_option.h"
 
 namespace grace::app {
 namespace {

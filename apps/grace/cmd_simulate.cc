@@ -9,10 +9,10 @@
 
 #include "context.h"
 #include "grace/files/mapped_file.h"
+#include "grace/sizing/model_price.h"
+#include "grace/sizing/sizes.h"
 #include "load_commands.h"
-#include "model_price.h"
 #include "progress.h"
-#include "shape_option.h"
 #include "simulation_views.h"
 
 namespace grace::app {

@@ -12,12 +12,12 @@
 #include "grace/planner/budget.h"
 #include "grace/planner/compare.h"
 #include "grace/sim/simulate.h"
+#include "grace/sizing/model_price.h"
+#include "grace/sizing/sizes.h"
 #include "grace/trace/synthetic.h"
-#include "model_price.h"
 #include "progress.h"
 #include "reproduce_holdout.h"
 #include "reproduce_tables.h"
-#include "shape_option.h"
 
 namespace grace::app {
 namespace {

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "grace/sizing/model_price.h"
