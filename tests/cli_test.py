@@ -179,14 +179,14 @@ class Running(CommandLine):
         self.assertEqual(header["logits_3"]["dtype"], "F32")
 
     def test_benches_and_replaces_only_its_own_section(self):
-        page = self.written("b.md", b"# Page\n\nkeep\n\n<!-- section a -->\nold\n<!-- end a -->\n\ntail\n")
+        page = self.written("b.md", b"# Page\n\nkeep\n\n<!-- section a -->\nwhat stood here before\n<!-- end a -->\n\ntail\n")
         common = ("bench", FIXTURE, "--strategies", "vanilla", "--batch", 4, "--prefill", 3, "--decode", 2, "--rounds", 2, "--cluster", "1x2")
         measured = json.loads(self.succeeds(*common, "--section", "a", "--write", page, "--json"))
         self.assertTrue(measured["same_text"])
         self.assertEqual(measured["strategies"][0]["strategy"], "vanilla")
         text = page.read_text()
         self.assertTrue(text.startswith("# Page\n\nkeep\n\n<!-- section a -->\n") and text.endswith("<!-- end a -->\n\ntail\n"))
-        self.assertNotIn("old", text)
+        self.assertNotIn("what stood here before", text)
         self.refuses("bench", FIXTURE, "--strategies", "vanilla,grace", "--prefill", 3, "--decode", 2, saying="--plan")
         self.refuses(*common, "--slots", "3,4", saying="--slots")
 
