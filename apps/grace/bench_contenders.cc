@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "grace/base/commas.h"
 #include "grace/base/rng.h"
 #include "grace/planner/budget.h"
 #include "grace/planner/planner.h"

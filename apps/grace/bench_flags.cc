@@ -82,6 +82,8 @@ Status check_bench_flags(const BenchFlags& flags) {
   GRACE_TRY(check_output_flags(flags.output, "bench"));
   if (!flags.replays() && flags.engine.model.empty())
     return invalid_input("bench: needs a model folder, or --shape NAME and --routing TRACE");
+  if (flags.replays() && !flags.engine.packed_cache.empty())
+    return invalid_input("--packed-cache: keeps a MODEL's weights; those of --shape are made anew");
   if (flags.replays() && (!flags.engine.model.empty() || !flags.text.empty()))
     return invalid_input("bench: --shape and --routing go without a model and --text");
   if (flags.shape.empty() != flags.routing.empty())

@@ -7,22 +7,20 @@
 #include <optional>
 #include <utility>
 
+#include "grace/base/hash.h"
 #include "progress.h"
 
 namespace grace::app {
 namespace {
 
-// FNV-1a over the prompts' lengths and tokens.
+// Over the prompts' lengths and tokens.
 std::string hash_of(const std::vector<std::vector<std::int32_t>>& outputs) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](std::uint32_t word) {
-    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ (word >> shift & 0xff)) * 0x100000001b3;
-  };
+  Fnv1a hash;
   for (const auto& output : outputs) {
-    add(static_cast<std::uint32_t>(output.size()));
-    for (const std::int32_t token : output) add(static_cast<std::uint32_t>(token));
+    hash.add_int(output.size(), 4);
+    for (const std::int32_t token : output) hash.add_int(static_cast<std::uint32_t>(token), 4);
   }
-  return fmt::format("{:016x}", hash);
+  return hash.text();
 }
 
 void keep_worse(TextDifference& worst, const TextDifference& other) {

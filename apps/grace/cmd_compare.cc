@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "compare_views.h"
 #include "context.h"
+#include "grace/base/commas.h"
+#include "grace/sizing/requests.h"
 #include "grace/sizing/sizes.h"
 #include "load_commands.h"
 #include "options.h"
@@ -20,30 +21,11 @@ namespace {
 
 struct Flags {
   std::vector<std::string> traces;
-  std::string cluster, strategies, slots, shape;
-  int splits = 5, threads = 0;
-  std::int64_t batch = 2048;
-  std::uint64_t seed = 0;
-  double effort = 1;
+  std::string cluster;
+  CompareRequest request;
+  int threads = 0;
   OutputFlags output;
 };
-
-Result<CompareOptions> options_of(const Flags& flags, const LayerSizes& sizes, const std::string& model) {
-  CompareOptions options;
-  options.sizes = sizes;
-  const std::vector<std::string> names =
-      flags.strategies.empty() ? default_contenders(sizes.known()) : split_at_commas(flags.strategies);
-  for (const std::string& name : names) {
-    options.contenders.push_back(GRACE_TRY(parse_contender(name)));
-    GRACE_TRY(check_sizes(options.contenders.back().strategy, sizes, model));
-  }
-  if (!flags.slots.empty()) options.slots = GRACE_TRY(parse_slots(flags.slots));
-  options.splits = flags.splits;
-  options.seed = flags.seed;
-  options.batch = flags.batch;
-  options.effort = flags.effort;
-  return options;
-}
 
 std::string setting(const Trace& trace, const Cluster& cluster, const CompareOptions& options) {
   return fmt::format(
@@ -63,8 +45,7 @@ Json options_json(const Flags& flags, const CompareOptions& options, const Clust
 }
 
 Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster& cluster, ThreadPool& pool) {
-  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags.shape, trace));
-  CompareOptions options = GRACE_TRY(options_of(flags, sizes, trace.model));
+  CompareOptions options = GRACE_TRY(compare_options(flags.request, trace));
   Result<Comparison> compared = [&] {
     Progress progress("compare");
     options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };
@@ -100,10 +81,10 @@ Result<Output> compare_one(const Flags& flags, const Trace& trace, const Cluster
 
 Result<Output> compare_domains(const Flags& flags, const std::vector<Trace>& traces, const Cluster& cluster,
                                ThreadPool& pool) {
-  Flags with_default = flags;
-  const LayerSizes sizes = GRACE_TRY(sizes_if_known(flags.shape, traces.front()));
-  if (flags.strategies.empty()) with_default.strategies = sizes.known() ? "grace,joint" : "grace,joint-slow";
-  CompareOptions options = GRACE_TRY(options_of(with_default, sizes, traces.front().model));
+  CompareRequest request = flags.request;
+  const LayerSizes sizes = GRACE_TRY(sizes_if_known(request.shape, traces.front()));
+  if (request.strategies.empty()) request.strategies = sizes.known() ? "grace,joint" : "grace,joint-slow";
+  CompareOptions options = GRACE_TRY(compare_options(request, traces.front()));
   if (options.slots.size() > 1)
     return invalid_input("--slots: one budget, where several traces are compared");
   Result<std::vector<Transfer>> made = [&] {
@@ -142,17 +123,15 @@ Result<Output> compare_loads_command(const Flags& flags, const Cluster& cluster,
         "--trace: a load profile is compared alone; what a plan from one costs another needs tokens");
   const LoadProfile loads = GRACE_TRY(read_load_profile(flags.traces.front()));
   PlanOptions options;
-  options.seed = flags.seed;
-  return compare_from_loads(loads, cluster, split_at_commas(flags.strategies), flags.slots, options, pool);
+  options.seed = flags.request.seed;
+  return compare_from_loads(loads, cluster, split_at_commas(flags.request.strategies), flags.request.slots,
+                            options, pool);
 }
 
 Result<int> compare_command(const Flags& flags, const Context& context) {
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   GRACE_TRY(check_output_flags(flags.output, "compare"));
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   if (std::ranges::any_of(flags.traces, is_load_profile)) {
     Output output = GRACE_TRY(compare_loads_command(flags, cluster, pool));
     GRACE_TRY(emit(flags.output, context, std::move(output)));
@@ -178,19 +157,22 @@ void add_compare(CLI::App& app, Context& context) {
       ->required();
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
   command->add_option(
-      "--strategies", flags->strategies,
+      "--strategies", flags->request.strategies,
       "which (default: all that are published, and joint); NAME-feedback routes with global feedback");
   command->add_option(
-      "--slots", flags->slots,
+      "--slots", flags->request.slots,
       "copies a device may hold in a layer, for eplb and joint: numbers, or grace for what grace's own "
       "fullest device holds there; several after commas (default: one more than it must)");
-  command->add_option("--splits", flags->splits, "ways to hold half of the sequences out (default 5)");
-  command->add_option("--batch", flags->batch, "tokens that run together, over all devices (default 2048)");
-  command->add_option("--shape", flags->shape,
+  command->add_option("--splits", flags->request.splits,
+                      "ways to hold half of the sequences out (default 5)");
+  command->add_option("--batch", flags->request.batch,
+                      "tokens that run together, over all devices (default 2048)");
+  command->add_option("--shape", flags->request.shape,
                       "the model's sizes: a known name or a config.json (default: by the trace's model; "
                       "without, no seconds)");
-  command->add_option("--effort", flags->effort, "of joint's search, relative to the default (default 1)");
-  command->add_option("--seed", flags->seed, "seed of everything random (default 0)");
+  command->add_option("--effort", flags->request.effort,
+                      "of joint's search, relative to the default (default 1)");
+  command->add_option("--seed", flags->request.seed, "seed of everything random (default 0)");
   command->add_option("--threads", flags->threads,
                       "threads (default: all cores); the result is the same for any number");
   add_output_flags(*command, flags->output);

@@ -291,7 +291,7 @@ Result<int> demo(const Flags& flags, const Context& context) {
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));
   const bool speaks = ranks.speaks();
   Stages stages(flags.json || !speaks);
-  ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  ThreadPool pool(GRACE_TRY(threads_for(0)));
   std::vector<Kind> kinds = GRACE_TRY(kinds_of(job, tokenizer, flags.profile_tokens));
   const Lists prompts = GRACE_TRY(prompts_of(job, tokenizer, flags.prompts));
   stages.done(fmt::format("model {}: {} MoE layers of {} experts, top {}; {} kinds of text", job.config.name,

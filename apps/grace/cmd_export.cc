@@ -7,7 +7,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include "context.h"
 #include "grace/files/mapped_file.h"
@@ -20,8 +19,6 @@
 
 namespace grace::app {
 namespace {
-
-using Loads = std::vector<std::vector<std::int64_t>>;
 
 struct Flags {
   std::string plan, to, out, before, trace, cluster;
@@ -42,16 +39,6 @@ struct Judged {
   LoadSummary loads;
   std::optional<Figures> figures;
 };
-
-Result<const Exporter*> exporter_for(const Flags& flags) {
-  const Exporter* exporter = GRACE_TRY(find_exporter(flags.to));
-  if (exporter->write == nullptr)
-    return invalid_input(fmt::format("--to: {} is only read, not written", flags.to));
-  if (!flags.out.ends_with(exporter->extension))
-    return invalid_input(fmt::format("--out: '{}' must end in {}, which {} insists on", flags.out,
-                                     exporter->extension, flags.to));
-  return exporter;
-}
 
 Result<Known> read_known(const Flags& flags, const Plan& plan) {
   Known known;
@@ -112,11 +99,11 @@ Result<Judged> judged(std::string name, const Plan& plan, const Known& known, co
 // The plan, the file with the plan's routing, and the file as near as our policies come to the engine's own
 // choice among copies.
 Result<std::vector<Judged>> judge_all(const Flags& flags, const Plan& plan, const SlotMap& slots,
-                                      const Exporter& exporter, const Known& known) {
+                                      const Known& known) {
+  const Exporter& exporter = *GRACE_TRY(find_exporter(flags.to));
   const Cluster cluster =
       flags.cluster.empty() ? GRACE_TRY(cluster_of(plan)) : GRACE_TRY(parse_cluster(flags.cluster));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   std::vector<Judged> all;
   all.push_back(GRACE_TRY(judged("the plan, routed by " + plan.routing, plan, known, cluster, pool)));
   Plan file = plan_of(slots, plan.model, plan.devices_per_node);
@@ -219,35 +206,20 @@ Json json_of(const Flags& flags, const EvenPlan& even, const Exported& exported,
   return json;
 }
 
-Result<int> export_plan(const Flags& flags) {
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
-  for (const auto& [name, value] : {std::pair{"--slots-per-device", flags.slots},
-                                    {"--decoder-layers", flags.options.num_decoder_layers},
-                                    {"--mtp-layers", flags.options.mtp_layers}})
-    if (value < 0 || value > 1'000'000)
-      return invalid_input(fmt::format("{}: {} is outside [0, 1000000]", name, value));
-  const Exporter* exporter = GRACE_TRY(exporter_for(flags));
+Result<int> export_file(const Flags& flags) {
   const Plan plan = GRACE_TRY(read_plan(flags.plan));
-  if (plan.is_lossy())
-    return invalid_input(
-        fmt::format("{}: its gate is held to partners, which no other engine's gate knows: without them the "
-                    "placement is for tokens that never come",
-                    flags.plan));
   const Known known = GRACE_TRY(read_known(flags, plan));
   std::optional<SlotMap> before;
   if (!flags.before.empty()) before = GRACE_TRY(read_placement(flags.before, placement_options(flags, plan)));
-  const EvenPlan even = GRACE_TRY(
-      even_out(plan, known.loads ? known.loads->loads : Loads(), flags.slots, before ? &*before : nullptr));
-  ExportOptions options = flags.options;
-  options.file = flags.out;
-  const Exported exported = GRACE_TRY(exporter->write(even.slots, options));
-  GRACE_TRY(write_text_atomically(flags.out, exported.bytes));
+  ExportRequest request{flags.to, flags.out, flags.slots, {}, before ? &*before : nullptr, flags.options};
+  if (known.loads) request.loads = known.loads->loads;
+  const ExportedPlan written = GRACE_TRY(export_plan(plan, request));
+  const auto& [even, exported] = written;
   std::optional<Verified> verified;
   std::vector<Judged> figures;
   if (flags.verify) {
     verified = GRACE_TRY(read_back(flags, plan, even));
-    if (known.loads) figures = GRACE_TRY(judge_all(flags, plan, verified->slots, *exporter, known));
+    if (known.loads) figures = GRACE_TRY(judge_all(flags, plan, verified->slots, known));
   }
   if (flags.json) {
     print_json(json_of(flags, even, exported, verified, figures));
@@ -298,7 +270,7 @@ void add_export(CLI::App& app, Context& context) {
       "  grace export --plan out/plan.json --to sglang --out out/location.json --decoder-layers 61\n"
       "  grace export --plan out/plan.json --to tensorrt-llm --out out/eplb.yaml --verify --trace "
       "out/en.trace");
-  command->callback([flags, &context] { context.action = [flags] { return export_plan(*flags); }; });
+  command->callback([flags, &context] { context.action = [flags] { return export_file(*flags); }; });
 }
 
 }  // namespace grace::app

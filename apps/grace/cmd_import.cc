@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "context.h"
+#include "grace/base/commas.h"
 #include "grace/interop/exporter.h"
 #include "grace/interop/importer.h"
 #include "options.h"

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "analysis.h"
 #include "context.h"
@@ -13,50 +12,18 @@
 #include "grace/planner/certify.h"
 #include "grace/planner/loads.h"
 #include "grace/planner/planner.h"
-#include "grace/sizing/sizes.h"
+#include "grace/sizing/requests.h"
 #include "load_commands.h"
 
 namespace grace::app {
 namespace {
 
 struct Flags {
-  std::string trace, cluster, strategy = "grace", out, slots, shape;
-  double r = -1, effort = 1, memory = 0;
-  int partners = 0;
-  std::int64_t batch = 2048;
-  std::uint64_t seed = 0;
+  std::string trace, cluster, out;
+  PlanRequest request;
   int threads = 0;
   bool json = false;
 };
-
-// Needed where seconds are minimised. Elsewhere a model that is known by its name, but has another shape,
-// says nothing.
-Result<LayerSizes> sizes_of_plan(const Flags& flags, const Trace& trace) {
-  Result<LayerSizes> sizes = sizes_if_known(flags.shape, trace);
-  if (!sizes.ok() && flags.shape.empty() && !needs_sizes(flags.strategy)) return LayerSizes();
-  if (sizes.ok()) GRACE_TRY(check_sizes(flags.strategy, sizes.value(), trace.model));
-  return sizes;
-}
-
-Result<PlanOptions> options_of(const Flags& flags, const Trace& trace, const Cluster& cluster,
-                               ThreadPool& pool) {
-  PlanOptions options;
-  options.strategy = flags.strategy;
-  options.r = flags.r;
-  options.seed = flags.seed;
-  options.effort = flags.effort;
-  options.memory_bytes = flags.memory;
-  options.partners = flags.partners;
-  options.objective.batch = flags.batch;
-  options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, trace));
-  if (flags.slots.empty()) return options;
-  if (flags.memory != 0) return invalid_input("--slots and --memory: one budget, not two");
-  const std::vector<SlotsSpec> specs = GRACE_TRY(parse_slots(flags.slots));
-  if (specs.size() > 1)
-    return invalid_input(fmt::format("--slots: {} budgets; a plan has one", specs.size()));
-  options.slots = GRACE_TRY(slots_for(specs.front(), trace, cluster, flags.seed, pool));
-  return options;
-}
 
 // What the plan says of itself.
 report::Table own_words(const Plan& plan) {
@@ -109,41 +76,25 @@ std::string sentence_of(const PlanWorth& worth) {
 
 Result<int> plan_loads(const Flags& flags, const Cluster& cluster, ThreadPool& pool) {
   const LoadProfile loads = GRACE_TRY(read_load_profile(flags.trace));
-  GRACE_TRY(check_load_strategy(flags.strategy, flags.trace));
-  PlanOptions options;
-  options.strategy = flags.strategy;
-  options.seed = flags.seed;
-  options.memory_bytes = flags.memory;
-  options.objective.sizes = GRACE_TRY(sizes_of_plan(flags, without_tokens(loads)));
-  if (!flags.slots.empty()) {
-    if (flags.memory != 0) return invalid_input("--slots and --memory: one budget, not two");
-    const std::vector<SlotsSpec> specs = GRACE_TRY(parse_slots(flags.slots));
-    if (specs.size() > 1 || specs.front().as_grace)
-      return invalid_input(fmt::format("--slots: '{}' must be one number, from loads alone", flags.slots));
-    options.slots = {specs.front().slots};
-  }
+  GRACE_TRY(check_load_strategy(flags.request.strategy, flags.trace));
+  const PlanOptions options = GRACE_TRY(plan_options(flags.request, loads));
   return plan_from_loads(loads, cluster, options, flags.out, flags.json, pool);
 }
 
 Result<int> plan(const Flags& flags) {
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
-  if (flags.partners < 0 || (flags.partners != 0 && flags.strategy != "c2r"))
-    return invalid_input(fmt::format("--partners: {} is for c2r, and at least 1", flags.partners));
-  if (flags.r > 1) return invalid_input(fmt::format("--r: {} is outside [0, 1]", flags.r));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   if (is_load_profile(flags.trace)) return plan_loads(flags, cluster, pool);
   const Trace trace = GRACE_TRY(read_trace(flags.trace));
-  const PlanOptions options = GRACE_TRY(options_of(flags, trace, cluster, pool));
+  const PlanOptions options = GRACE_TRY(plan_options(flags.request, trace, cluster, pool));
   PlanResult made = GRACE_TRY(make_plan(trace, cluster, options, pool));
-  const Aim aim = flags.strategy == "joint-fast" ? Aim::kJudgeFast : Aim::kJudgeSlow;
-  const PlanWorth worth = GRACE_TRY(worth_of(made.plan, trace, cluster, aim, flags.batch, flags.seed, pool));
+  const Aim aim = flags.request.strategy == "joint-fast" ? Aim::kJudgeFast : Aim::kJudgeSlow;
+  const PlanWorth worth =
+      GRACE_TRY(worth_of(made.plan, trace, cluster, aim, flags.request.batch, flags.request.seed, pool));
   add_worth(worth, made.plan);
   GRACE_TRY(write_plan(flags.out, made.plan));
   const std::vector<LayerStats> stats = count_layers(trace, pool);
-  const std::vector<LayerFigures> figures = figures_of(made.plan, stats, flags.seed);
+  const std::vector<LayerFigures> figures = figures_of(made.plan, stats, flags.request.seed);
   if (flags.json) {
     const LayerFigures mean = mean_of(figures);
     print_json({{"plan", flags.out},
@@ -187,28 +138,29 @@ void add_plan(CLI::App& app, Context& context) {
                    "the trace to learn from, or a load profile, which vanilla, eplb and eplb-flat take")
       ->required();
   command->add_option("--cluster", flags->cluster, "NODESxDEVICES, a preset or a cluster file")->required();
-  command->add_option("--strategy", flags->strategy,
+  command->add_option("--strategy", flags->request.strategy,
                       fmt::format("one of {} (default grace)", fmt::join(strategy_names(), ", ")));
   command->add_option("--out", flags->out, "the plan file")->required();
   command->add_option(
-      "--slots", flags->slots,
+      "--slots", flags->request.slots,
       "copies a device may hold in a layer, for eplb and joint: a number, or grace for what grace's own "
       "fullest device holds there (default: the cluster's, else one more than it must)");
-  command->add_option("--shape", flags->shape,
+  command->add_option("--shape", flags->request.shape,
                       "the model's sizes, which joint needs: a known name or a config.json (default: by the "
                       "trace's model)");
-  command->add_option("--batch", flags->batch,
+  command->add_option("--batch", flags->request.batch,
                       "tokens that run together, over all devices, for joint (default 2048)");
   command->add_option(
-      "--memory", flags->memory,
+      "--memory", flags->request.memory_bytes,
       "bytes for experts' weights on each device over all layers, in place of --slots; joint spreads them");
-  command->add_option("--effort", flags->effort, "of joint's search, relative to the default (default 1)");
+  command->add_option("--effort", flags->request.effort,
+                      "of joint's search, relative to the default (default 1)");
   command->add_option(
-      "--partners", flags->partners,
+      "--partners", flags->request.partners,
       "experts that c2r lets a token choose besides its best (default: two for each it chooses)");
-  command->add_option("--r", flags->r,
+  command->add_option("--r", flags->request.r,
                       "how far grace's group sizes may differ, in [0, 1] (default: the knee of the curve)");
-  command->add_option("--seed", flags->seed, "seed of everything random (default 0)");
+  command->add_option("--seed", flags->request.seed, "seed of everything random (default 0)");
   command->add_option("--threads", flags->threads,
                       "threads (default: all cores); the plan is the same for any number");
   command->add_flag("--json", flags->json, "one JSON value");

@@ -7,13 +7,12 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "bench_page.h"
 #include "compare_views.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
-#include "grace/sizing/sizes.h"
+#include "grace/sizing/requests.h"
 #include "options.h"
 #include "page.h"
 #include "progress.h"
@@ -24,11 +23,9 @@ namespace {
 
 struct Flags {
   std::vector<std::string> traces;
-  std::string cluster, strategies, slots, shape, plan, run, html, timeline, dispatch = "per_device";
-  int splits = 5, threads = 0;
-  std::int64_t batch = 2048;
-  std::uint64_t seed = 0;
-  double effort = 1;
+  std::string cluster, plan, run, html, timeline, dispatch = "per_device";
+  CompareRequest request;
+  int threads = 0;
   bool json = false;
 };
 
@@ -47,28 +44,9 @@ struct Question {
   bool compares() const { return !flags.cluster.empty(); }
 };
 
-Result<CompareOptions> options_of(const Flags& flags, const Trace& trace) {
-  CompareOptions options;
-  options.sizes = GRACE_TRY(sizes_if_known(flags.shape, trace));
-  const std::vector<std::string> names = flags.strategies.empty() ? default_contenders(options.sizes.known())
-                                                                  : split_at_commas(flags.strategies);
-  for (const std::string& name : names) {
-    options.contenders.push_back(GRACE_TRY(parse_contender(name)));
-    GRACE_TRY(check_sizes(options.contenders.back().strategy, options.sizes, trace.model));
-  }
-  if (!flags.slots.empty()) options.slots = GRACE_TRY(parse_slots(flags.slots));
-  options.splits = flags.splits;
-  options.seed = flags.seed;
-  options.batch = flags.batch;
-  options.effort = flags.effort;
-  return options;
-}
-
 Status check_flags(const Flags& flags) {
   if (flags.cluster.empty() && flags.plan.empty())
     return invalid_input("report: --cluster compares strategies, --plan shows a plan; one of them is needed");
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   if (!flags.timeline.empty() && flags.run.empty()) return invalid_input("--timeline needs --run");
   return {};
 }
@@ -89,7 +67,7 @@ Result<Question> question_of(const Flags& flags, const Context& context, ThreadP
   }
   question.cluster =
       question.compares() ? GRACE_TRY(parse_cluster(flags.cluster)) : GRACE_TRY(cluster_of(*question.plan));
-  if (question.compares()) question.options = GRACE_TRY(options_of(flags, question.trace));
+  if (question.compares()) question.options = GRACE_TRY(compare_options(flags.request, question.trace));
   if (question.plan) {
     const std::vector<std::string> faults = violations(*question.plan, question.cluster);
     if (!faults.empty()) return invalid_input(fmt::format("{}: {}", flags.plan, faults.front()));
@@ -183,7 +161,7 @@ Result<Comparison> compared(const Question& question) {
 
 Status add_knee(report::Page& page, Json& json, const Question& question) {
   PlanOptions options;
-  options.seed = question.flags.seed;
+  options.seed = question.flags.request.seed;
   const PlanResult made = GRACE_TRY(make_plan(question.trace, question.cluster, options, question.pool));
   if (made.knee.empty()) return {};
   page.sections.push_back(knee_section(made.knee));
@@ -217,7 +195,7 @@ report::Facts provenance_of(const Question& question, const Plan& plan) {
         fmt::format("{}, hash {}", question.flags.traces[i], hash_of(question.traces[i])));
   facts.facts.emplace_back("model", question.trace.model);
   facts.facts.emplace_back("dispatch of traffic", question.flags.dispatch);
-  facts.facts.emplace_back("seed", std::to_string(question.flags.seed));
+  facts.facts.emplace_back("seed", std::to_string(question.flags.request.seed));
   if (question.compares()) {
     std::string names;
     for (const Contender& one : question.options.contenders) names += (names.empty() ? "" : ", ") + one.name;
@@ -256,8 +234,7 @@ Result<Plan> add_answer(report::Page& page, Json& json, const Question& question
 
 Result<int> report_command(const Flags& flags, const Context& context) {
   GRACE_TRY(check_flags(flags));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   const Question question = GRACE_TRY(question_of(flags, context, pool));
   report::Page page;
   Json json = {{"html", flags.html}};
@@ -268,7 +245,7 @@ Result<int> report_command(const Flags& flags, const Context& context) {
                    : fmt::format("{} for {}", plan.strategy, plan.model);
   const std::vector<LayerStats> stats = count_layers(question.trace, pool);
   const PlanEffect effect = GRACE_TRY(effect_of(question.trace, plan, question.cluster, question.dispatch,
-                                                stats, figures_of(plan, stats, flags.seed)));
+                                                stats, figures_of(plan, stats, flags.request.seed)));
   if (!question.compares()) {
     page.verdict = verdict_of(plan, effect, question);
     GRACE_TRY(add_knee(page, json, question));
@@ -301,19 +278,22 @@ void add_options(CLI::App& command, Flags& flags) {
   command.add_option("--plan", flags.plan,
                      "draw this plan (default: the one that the comparison recommends)");
   command.add_option("--html", flags.html, "the page")->required();
-  command.add_option("--strategies", flags.strategies, "which (default: as compare)");
-  command.add_option("--slots", flags.slots, "budgets, as compare takes them; several draw what memory buys");
+  command.add_option("--strategies", flags.request.strategies, "which (default: as compare)");
+  command.add_option("--slots", flags.request.slots,
+                     "budgets, as compare takes them; several draw what memory buys");
   command.add_option("--run", flags.run, "a run record (grace run --record)");
   command.add_option("--timeline", flags.timeline, "also write the timeline for Perfetto (needs --run)");
   command.add_option(
       "--dispatch", flags.dispatch,
       "flat, per_device (default), two_stage, padded or allgather: what traffic is counted for");
-  command.add_option("--splits", flags.splits, "ways to hold half of the sequences out (default 5)");
-  command.add_option("--batch", flags.batch, "tokens that run together, over all devices (default 2048)");
-  command.add_option("--shape", flags.shape,
+  command.add_option("--splits", flags.request.splits, "ways to hold half of the sequences out (default 5)");
+  command.add_option("--batch", flags.request.batch,
+                     "tokens that run together, over all devices (default 2048)");
+  command.add_option("--shape", flags.request.shape,
                      "the model's sizes: a known name or a config.json (default: by the trace's model)");
-  command.add_option("--effort", flags.effort, "of joint's search, relative to the default (default 1)");
-  command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
+  command.add_option("--effort", flags.request.effort,
+                     "of joint's search, relative to the default (default 1)");
+  command.add_option("--seed", flags.request.seed, "seed of everything random (default 0)");
   command.add_option("--threads", flags.threads, "threads (default: all cores)");
   command.add_flag("--json", flags.json, "every number of the page as one JSON value");
 }

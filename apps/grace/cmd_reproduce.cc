@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "context.h"
+#include "grace/base/commas.h"
 #include "grace/sizing/sizes.h"
 #include "options.h"
 #include "output.h"
@@ -60,8 +60,6 @@ Result<std::vector<std::string>> tables_of(const Flags& flags) {
 }
 
 Status check_flags(const Flags& flags) {
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   if (flags.splits < 1 || flags.splits > 1000)
     return invalid_input(fmt::format("--splits: {} is outside [1, 1000]", flags.splits));
   if (flags.batch < 1) return invalid_input(fmt::format("--batch: {} is less than 1", flags.batch));
@@ -147,8 +145,7 @@ Result<int> reproduce(const Flags& flags, const Context& context) {
   GRACE_TRY(check_flags(flags));
   const std::vector<std::string> names = GRACE_TRY(tables_of(flags));
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   const Measure measure{cluster, flags.splits, flags.batch, flags.seed, flags.effort, pool};
   const std::vector<Subject> subjects = GRACE_TRY(subjects_of(flags, measure));
   std::vector<ReproducedTable> tables = GRACE_TRY(make_tables(flags, names, subjects, measure));

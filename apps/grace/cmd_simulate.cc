@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "context.h"
 #include "grace/files/mapped_file.h"
@@ -73,8 +72,6 @@ Status write_timeline(const std::string& path, const Simulation& simulation, con
 Result<int> simulate_trace(const Flags& flags) {
   const Cluster cluster = GRACE_TRY(parse_cluster(flags.cluster));
   const Dispatch dispatch = GRACE_TRY(parse_dispatch(flags.dispatch));
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
   if (flags.batch < 0) return invalid_input(fmt::format("--batch: {} is less than 1", flags.batch));
   const Workload workload = GRACE_TRY(workload_of(flags));
   if (is_load_profile(flags.trace)) {
@@ -99,8 +96,7 @@ Result<int> simulate_trace(const Flags& flags) {
   options.sizes.bytes_per_value = static_cast<double>(bytes_per_value(GRACE_TRY(parse_wire(flags.wire))));
   options.sizes.bytes_per_weight = GRACE_TRY(bytes_per_weight(flags.weights));
   options.model = price_of(shape, trace);
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   Result<Simulation> simulated = [&] {
     Progress progress("simulate");
     options.progress = [&](std::int64_t done, std::int64_t total) { progress(done, total); };

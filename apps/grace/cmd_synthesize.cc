@@ -5,7 +5,6 @@
 #include <charconv>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "context.h"
 #include "grace/model/shape.h"
@@ -74,10 +73,7 @@ Result<int> synthesize(const Flags& flags) {
   std::vector<int> decoder_layers;
   GRACE_TRY(take_shape(flags, options, decoder_layers));
   options.phase = GRACE_TRY(parse_phase(flags.phase));
-  if (flags.threads < 0 || flags.threads > 1024)
-    return invalid_input(fmt::format("--threads: {} is outside [1, 1024]", flags.threads));
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  ThreadPool pool(flags.threads > 0 ? flags.threads : cores);
+  ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
   Progress progress("synthesize");
   Trace trace = GRACE_TRY(
       synthetic_trace(options, pool, [&](std::int64_t done, std::int64_t total) { progress(done, total); }));

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "grace/base/hash.h"
 #include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 
@@ -24,23 +26,7 @@ const std::set<std::string> kLocal = {"--threads", "--hosts",   "--plan",       
                                       "--record",  "--html",    "--logits",      "--timeline",
                                       "--write",   "--kernels", "--packed-cache"};
 
-// FNV-1a, 64 bits: no key is needed, for nobody forges a plan to pass as another.
-class Hash {
- public:
-  Hash& add(std::span<const std::byte> bytes) {
-    for (const std::byte b : bytes) value_ = (value_ ^ std::to_integer<std::uint64_t>(b)) * 0x100000001b3ULL;
-    return *this;
-  }
-  Hash& add(const std::string& text) { return add(std::as_bytes(std::span(text))).add_int(text.size()); }
-  Hash& add_int(std::uint64_t number) { return add(std::as_bytes(std::span(&number, 1))); }
-  Hash& add_double(double number) { return add(std::as_bytes(std::span(&number, 1))); }
-  std::string text() const { return fmt::format("{:016x}", value_); }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325ULL;
-};
-
-void add_sampled(Hash& hash, std::span<const std::byte> bytes) {
+void add_sampled(Fnv1a& hash, std::span<const std::byte> bytes) {
   hash.add_int(bytes.size());
   if (bytes.size() <= kBlocks * kBlockBytes) {
     hash.add(bytes);
@@ -52,7 +38,7 @@ void add_sampled(Hash& hash, std::span<const std::byte> bytes) {
 }
 
 // What cannot be read counts as empty: whoever needs it says so better.
-void add_file(Hash& hash, const std::filesystem::path& path) {
+void add_file(Fnv1a& hash, const std::filesystem::path& path) {
   const Result<MappedFile> file = MappedFile::open(path);
   if (file.ok()) add_sampled(hash, file.value().bytes());
 }
@@ -68,7 +54,7 @@ std::string hash_of_model(const std::filesystem::path& folder) {
     if (counts) files.push_back(entry.path());
   }
   std::ranges::sort(files);
-  Hash hash;
+  Fnv1a hash;
   for (const std::filesystem::path& file : files) {
     hash.add(file.filename().string());
     add_file(hash, file);
@@ -77,14 +63,14 @@ std::string hash_of_model(const std::filesystem::path& folder) {
 }
 
 std::string hash_of_cluster(const Cluster& cluster) {
-  Hash hash;
+  Fnv1a hash;
   for (const auto& node : cluster.devices_of_node) hash.add_int(node.size());
   return hash.text();
 }
 
 // What the engine goes by; provenance and predictions may differ.
 std::string hash_of_plan(const Plan& plan) {
-  Hash hash;
+  Fnv1a hash;
   hash.add(plan.routing).add_int(static_cast<std::uint64_t>(plan.num_experts));
   for (const LayerPlan& layer : plan.layers) {
     for (const auto* copies : {&layer.primaries_of_device, &layer.replicas_of_device})
@@ -92,9 +78,10 @@ std::string hash_of_plan(const Plan& plan) {
         hash.add_int(experts.size());
         for (const ExpertId expert : experts) hash.add_int(static_cast<std::uint64_t>(expert.value));
       }
-    for (const double load : layer.predicted_load) hash.add_double(load);
-    hash.add_double(layer.cover.node).add_double(layer.cover.device);
-    for (const double price : layer.cover.price) hash.add_double(price);
+    for (const double load : layer.predicted_load) hash.add_int(std::bit_cast<std::uint64_t>(load));
+    hash.add_int(std::bit_cast<std::uint64_t>(layer.cover.node))
+        .add_int(std::bit_cast<std::uint64_t>(layer.cover.device));
+    for (const double price : layer.cover.price) hash.add_int(std::bit_cast<std::uint64_t>(price));
   }
   return hash.text();
 }
@@ -126,7 +113,7 @@ std::string told(const Fingerprint& fingerprint, const std::string& thing) {
 
 Fingerprint fingerprint_of(const Context& context) {
   std::string options;
-  Hash inputs;
+  Fnv1a inputs;
   for (int i = 1; i < context.argc; ++i) {
     std::string word = context.argv[i];
     std::string value = i + 1 < context.argc ? context.argv[i + 1] : "";

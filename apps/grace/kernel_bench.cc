@@ -6,6 +6,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "grace/base/commas.h"
 #include "kernel_bench_views.h"
 #include "memory.h"
 #include "options.h"

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "grace/planner/loads.h"
 #include "grace/report/report.h"
 
@@ -65,24 +63,6 @@ std::string setting(const LoadProfile& loads, const Cluster& cluster) {
 }
 
 }  // namespace
-
-bool is_load_profile(const std::string& path) {
-  std::string begin(512, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<std::size_t>(file.gcount()));
-  return looks_like_load_profile(begin);
-}
-
-Trace without_tokens(const LoadProfile& loads) {
-  Trace trace;
-  trace.model = loads.model;
-  trace.source = loads.source;
-  trace.num_experts = loads.num_experts;
-  trace.experts_per_token = loads.experts_per_token;
-  trace.decoder_layers = loads.decoder_layers;
-  return trace;
-}
 
 Result<int> plan_from_loads(const LoadProfile& loads, const Cluster& cluster, const PlanOptions& options,
                             const std::string& out, bool json, ThreadPool& pool) {

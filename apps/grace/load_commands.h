@@ -14,11 +14,6 @@
 
 namespace grace::app {
 
-// Whether the file is meant to be one; false also where it cannot be read.
-bool is_load_profile(const std::string& path);
-// A trace of the same model without tokens, to ask for its sizes.
-Trace without_tokens(const LoadProfile& loads);
-
 // Writes the plan to `out` and prints how it shares the load.
 Result<int> plan_from_loads(const LoadProfile& loads, const Cluster& cluster, const PlanOptions& options,
                             const std::string& out, bool json, ThreadPool& pool);

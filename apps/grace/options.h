@@ -80,7 +80,5 @@ std::vector<std::vector<std::int32_t>> windows_of(const std::vector<std::int32_t
 Result<int> context_of(std::optional<int> asked, int max_positions);
 // A cluster of the plan's shape, for commands that are given no other.
 Result<Cluster> cluster_of(const Plan& plan);
-// "a,b" -> a, b.
-std::vector<std::string> split_at_commas(const std::string& list);
 
 }  // namespace grace::app

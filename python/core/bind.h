@@ -9,7 +9,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -59,13 +58,6 @@ T value_or_raise(Result<T> result) {
 }
 inline void raise_unless_ok(const Status& status) {
   if (!status.ok()) raise(status.error());
-}
-
-// Threads of a call: as many as asked, or all cores for 0.
-inline int threads_of(int asked) {
-  if (asked < 0 || asked > 1024)
-    throw py::value_error("threads: " + std::to_string(asked) + " is outside [0, 1024]");
-  return asked > 0 ? asked : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
 // Work done without the interpreter's lock. The result is made, and an error raised, with it.

@@ -1,5 +1,4 @@
 #include "bind.h"
-#include "grace/files/mapped_file.h"
 #include "grace/interop/exporter.h"
 #include "grace/interop/importer.h"
 #include "grace/replication/eplb_drop_in.h"
@@ -9,14 +8,19 @@ namespace {
 
 py::dict import_recording(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
                           const std::string& format, const std::string& model, int num_experts,
-                          int experts_per_token, std::vector<int> decoder_layers, int same_tokens) {
+                          int experts_per_token, std::vector<int> decoder_layers, int dense_layers,
+                          int same_tokens, const std::string& phase) {
   ImportOptions options;
   options.format = format;
   options.model = model;
   options.num_experts = num_experts;
   options.experts_per_token = experts_per_token;
   options.decoder_layers = std::move(decoder_layers);
+  options.dense_layers = dense_layers;
   options.same_tokens = same_tokens;
+  if (phase != "prefill" && phase != "decode")
+    throw py::value_error("phase: '" + phase + "' is neither prefill nor decode");
+  options.phase = phase == "decode" ? Phase::kDecode : Phase::kPrefill;
   bool interrupted = false;
   options.progress = [&interrupted](std::int64_t, std::int64_t) {
     const py::gil_scoped_acquire acquire;
@@ -36,26 +40,22 @@ py::dict import_recording(const std::vector<std::filesystem::path>& files, const
   result["sequences"] = summary.sequences;
   result["assignments"] = summary.assignments;
   result["not_routed"] = summary.not_routed;
+  result["tokens_left_out"] = summary.tokens_left_out;
   result["warnings"] = summary.warnings;
   return result;
 }
 
 py::dict export_placement(const Plan& plan, const std::string& to, const std::filesystem::path& out,
                           int slots_per_device, int num_decoder_layers, int mtp_layers) {
-  if (plan.is_lossy())
-    throw py::value_error("the plan holds the gate to partners, which no engine does by its placement");
-  const Exporter* exporter = value_or_raise(find_exporter(to));
-  if (exporter->write == nullptr) throw py::value_error(to + ": is only read");
-  const EvenPlan even = value_or_raise(even_out(plan, {}, slots_per_device));
-  const Exported exported =
-      value_or_raise(exporter->write(even.slots, {num_decoder_layers, mtp_layers, out.string()}));
-  raise_unless_ok(write_text_atomically(out, exported.bytes));
+  const ExportedPlan written = value_or_raise(unlocked([&] {
+    return export_plan(plan, {to, out, slots_per_device, {}, nullptr, {num_decoder_layers, mtp_layers}});
+  }));
   py::dict result;
-  result["start_with"] = exported.start_with;
-  result["notes"] = exported.notes;
-  result["slots_per_device"] = even.padding.slots_per_device;
-  result["copies_added"] = even.padding.added;
-  result["memory_factor"] = even.padding.memory_factor;
+  result["start_with"] = written.file.start_with;
+  result["notes"] = written.file.notes;
+  result["slots_per_device"] = written.even.padding.slots_per_device;
+  result["copies_added"] = written.even.padding.added;
+  result["memory_factor"] = written.even.padding.memory_factor;
   return result;
 }
 
@@ -67,9 +67,7 @@ Plan read_engine_placement(const std::filesystem::path& path, const std::string&
   options.num_experts = num_experts;
   options.decoder_layers = std::move(decoder_layers);
   for (const int devices : devices_per_node) options.num_devices += devices;
-  const SlotMap map = value_or_raise(read_placement(path, options));
-  if (devices_per_node.empty()) devices_per_node = {map.num_devices};
-  return plan_of(map, model, std::move(devices_per_node));
+  return value_or_raise(import_placement(path, options, model, std::move(devices_per_node))).plan;
 }
 
 // weight: [L, E] of double; coactivation: [L, E, E] of double, or None.
@@ -89,8 +87,9 @@ py::tuple rebalance(const py::buffer& weight, std::int64_t num_replicas, std::in
         together.shape[2] != info.shape[1])
       throw py::value_error("coactivation: not of shape [layers, experts, experts]");
   }
+  const int count = value_or_raise(threads_for(threads));
   EplbMaps maps = value_or_raise(unlocked([&] {
-    ThreadPool pool(threads);
+    ThreadPool pool(count);
     return together.ptr == nullptr ? eplb_rebalance(values, arguments, pool)
                                    : eplb_rebalance(values, pairs, arguments, pool);
   }));
@@ -112,12 +111,7 @@ void bind_interop(py::module_& module) {
   module.def("import_recording", &import_recording);
   module.def("export_placement", &export_placement);
   module.def("read_placement", &read_engine_placement);
-  module.def("rebalance",
-             [](const py::buffer& weight, std::int64_t num_replicas, std::int64_t num_groups,
-                std::int64_t num_nodes, std::int64_t num_gpus, const py::object& coactivation, int threads) {
-               return rebalance(weight, num_replicas, num_groups, num_nodes, num_gpus, coactivation,
-                                threads_of(threads));
-             });
+  module.def("rebalance", &rebalance);
 }
 
 }  // namespace grace::python

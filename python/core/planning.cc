@@ -1,80 +1,41 @@
-#include <map>
 #include <numeric>
 
 #include "bind.h"
+#include "grace/base/commas.h"
 #include "grace/planner/compare.h"
 #include "grace/planner/judge.h"
 #include "grace/planner/loads.h"
 #include "grace/planner/planner.h"
 #include "grace/sim/simulate.h"
 #include "grace/sizing/model_price.h"
+#include "grace/sizing/requests.h"
 #include "grace/sizing/sizes.h"
 
 namespace grace::python {
 namespace {
 
-std::vector<int> slots_from(const std::string& spec, const Trace& trace, const Cluster& cluster,
-                            std::uint64_t seed, ThreadPool& pool) {
-  if (spec.empty()) return {};
-  const std::vector<SlotsSpec> specs = value_or_raise(parse_slots(spec));
-  if (specs.size() != 1) throw py::value_error("slots: one budget, not " + std::to_string(specs.size()));
-  return value_or_raise(slots_for(specs.front(), trace, cluster, seed, pool));
+// Work with a pool of `threads`, without the interpreter's lock.
+template <typename Work>
+auto with_pool(int threads, Work work) {
+  const int count = value_or_raise(threads_for(threads));
+  return value_or_raise(unlocked([&] {
+    ThreadPool pool(count);
+    return work(pool);
+  }));
 }
 
-struct PlanArguments {
-  std::string strategy, slots, shape;
-  double r, memory_bytes, effort;
-  std::int64_t batch;
-  std::uint64_t seed;
-  int partners, threads;
-};
-
-PlanOptions options_of(const PlanArguments& asked) {
-  PlanOptions options;
-  options.strategy = asked.strategy;
-  options.r = asked.r;
-  options.seed = asked.seed;
-  options.memory_bytes = asked.memory_bytes;
-  options.effort = asked.effort;
-  options.partners = asked.partners;
-  options.objective.batch = asked.batch;
-  return options;
+Plan plan_trace(const Trace& trace, const Cluster& cluster, const PlanRequest& request, int threads) {
+  return with_pool(threads, [&](ThreadPool& pool) -> Result<Plan> {
+    const PlanOptions options = GRACE_TRY(plan_options(request, trace, cluster, pool));
+    return GRACE_TRY(make_plan(trace, cluster, options, pool)).plan;
+  });
 }
 
-Plan plan_trace(const Trace& trace, const Cluster& cluster, const PlanArguments& asked) {
-  const py::gil_scoped_release release;
-  ThreadPool pool(asked.threads);
-  PlanOptions options = options_of(asked);
-  Result<LayerSizes> sizes = sizes_if_known(asked.shape, trace);
-  const auto fail = [](const Error& error) {
-    const py::gil_scoped_acquire acquire;
-    raise(error);
-  };
-  if (sizes.ok()) options.objective.sizes = sizes.value();
-  if (!sizes.ok() && (!asked.shape.empty() || needs_sizes(asked.strategy))) fail(sizes.error());
-  if (const Status known = check_sizes(asked.strategy, options.objective.sizes, trace.model); !known.ok())
-    fail(known.error());
-  {
-    const py::gil_scoped_acquire acquire;
-    options.slots = slots_from(asked.slots, trace, cluster, asked.seed, pool);
-  }
-  Result<PlanResult> made = make_plan(trace, cluster, options, pool);
-  if (!made.ok()) fail(made.error());
-  return std::move(made.value().plan);
-}
-
-Plan plan_loads(const LoadProfile& loads, const Cluster& cluster, const PlanArguments& asked) {
-  PlanOptions options = options_of(asked);
-  if (!asked.slots.empty()) {
-    const std::vector<SlotsSpec> specs = value_or_raise(parse_slots(asked.slots));
-    if (specs.size() != 1 || specs.front().as_grace)
-      throw py::value_error("slots: '" + asked.slots + "' is no number, which loads alone need");
-    options.slots = {specs.front().slots};
-  }
-  return std::move(value_or_raise(unlocked([&] {
-                     ThreadPool pool(asked.threads);
-                     return make_plan(loads, cluster, options, pool);
-                   })).plan);
+Plan plan_loads(const LoadProfile& loads, const Cluster& cluster, const PlanRequest& request, int threads) {
+  return with_pool(threads, [&](ThreadPool& pool) -> Result<Plan> {
+    const PlanOptions options = GRACE_TRY(plan_options(request, loads));
+    return GRACE_TRY(make_plan(loads, cluster, options, pool)).plan;
+  });
 }
 
 template <typename Row, typename Get>
@@ -111,13 +72,13 @@ py::dict evaluate_trace(const Plan& plan, const Trace& trace, const Cluster& clu
   options.batch = batch;
   options.dispatch = value_or_raise(parse_dispatch(dispatch));
   options.sizes = value_or_raise(sizes_if_known(shape, trace));
-  std::vector<Figures> layers = value_or_raise(unlocked([&]() -> Result<std::vector<Figures>> {
-    ThreadPool pool(threads);
-    std::vector<int> all(static_cast<std::size_t>(trace.num_sequences()));
-    std::iota(all.begin(), all.end(), 0);
-    const JudgeTokens tokens = judge_tokens(trace, all, cluster.num_devices(), seed);
-    return judge(plan, trace, tokens, cluster, options, pool);
-  }));
+  const std::vector<Figures> layers =
+      with_pool(threads, [&](ThreadPool& pool) -> Result<std::vector<Figures>> {
+        std::vector<int> all(static_cast<std::size_t>(trace.num_sequences()));
+        std::iota(all.begin(), all.end(), 0);
+        const JudgeTokens tokens = judge_tokens(trace, all, cluster.num_devices(), seed);
+        return judge(plan, trace, tokens, cluster, options, pool);
+      });
   return dict_of(layers, options.sizes.known());
 }
 
@@ -160,10 +121,8 @@ py::dict simulate_trace(const Plan& plan, const Trace& trace, const Cluster& clu
   options.workload = {prefill, decode};
   options.sizes = sizes_of(sizes);
   options.model = price_of(sizes, trace);
-  const Simulation simulation = value_or_raise(unlocked([&] {
-    ThreadPool pool(threads);
-    return simulate(trace, plan, cluster, options, pool);
-  }));
+  const Simulation simulation =
+      with_pool(threads, [&](ThreadPool& pool) { return simulate(trace, plan, cluster, options, pool); });
   const std::vector<LayerSimulation>& layers = simulation.layers;
   py::dict result;
   result["prefill"] = dict_of(simulation.prefill);
@@ -206,33 +165,53 @@ py::dict dict_of(const Comparison& comparison) {
   return result;
 }
 
-py::dict compare_trace(const Trace& trace, const Cluster& cluster, const std::vector<std::string>& strategies,
-                       const std::string& slots, int splits, std::int64_t batch, const std::string& shape,
-                       double effort, std::uint64_t seed, int threads) {
-  CompareOptions options;
-  options.sizes = value_or_raise(sizes_if_known(shape, trace));
-  for (const std::string& name :
-       strategies.empty() ? default_contenders(options.sizes.known()) : strategies) {
-    options.contenders.push_back(value_or_raise(parse_contender(name)));
-    raise_unless_ok(check_sizes(options.contenders.back().strategy, options.sizes, trace.model));
-  }
-  if (!slots.empty()) options.slots = value_or_raise(parse_slots(slots));
-  options.splits = splits;
-  options.batch = batch;
-  options.effort = effort;
-  options.seed = seed;
-  return dict_of(value_or_raise(unlocked([&] {
-    ThreadPool pool(threads);
+py::dict compare_trace(const Trace& trace, const Cluster& cluster, const CompareRequest& request,
+                       int threads) {
+  return dict_of(with_pool(threads, [&](ThreadPool& pool) -> Result<Comparison> {
+    const CompareOptions options = GRACE_TRY(compare_options(request, trace));
     return compare(trace, cluster, options, pool);
-  })));
+  }));
 }
 
-PlanArguments arguments_of(std::string strategy, std::string slots, std::string shape, double r,
-                           double memory_bytes, double effort, std::int64_t batch, std::uint64_t seed,
-                           int partners, int threads) {
-  return {
-      std::move(strategy), std::move(slots), std::move(shape), r, memory_bytes, effort, batch, seed, partners,
-      threads_of(threads)};
+py::dict dict_of(const LoadComparison& comparison) {
+  py::list rows;
+  for (const LoadRow& row : comparison.rows) {
+    py::dict means, one;
+    means["load_max_over_mean"] = row.figures.max_over_mean;
+    means["load_std"] = row.figures.deviation_of_mean;
+    means["slots_per_device_max"] = row.figures.fullest;
+    means["copies_per_layer"] = row.figures.replicas;
+    means["second_copies_moved"] = row.second_copies_moved;
+    means["plan_seconds"] = row.plan_seconds;
+    one["name"] = row.name;
+    one["slots"] = row.slots;
+    one["lossy"] = false;
+    one["mean"] = means;
+    one["deviation"] = py::dict();
+    rows.append(one);
+  }
+  py::dict result;
+  result["rows"] = rows;
+  result["measure"] = "load_max_over_mean";
+  result["best"] = comparison.best;
+  result["recommended"] = comparison.recommended;
+  result["recommendation"] = comparison.recommendation;
+  return result;
+}
+
+// From loads alone there are no splits, and no shape matters.
+py::dict compare_of_loads(const LoadProfile& loads, const Cluster& cluster, const CompareRequest& request,
+                          int threads) {
+  return dict_of(with_pool(threads, [&](ThreadPool& pool) -> Result<LoadComparison> {
+    std::vector<std::string> names = split_at_commas(request.strategies);
+    if (names.empty())
+      for (const std::string_view name : load_strategy_names()) names.emplace_back(name);
+    std::vector<SlotsSpec> budgets = {SlotsSpec{}};
+    if (!request.slots.empty()) budgets = GRACE_TRY(parse_slots(request.slots));
+    PlanOptions options;
+    options.seed = request.seed;
+    return compare_loads(loads, cluster, names, budgets, options, pool);
+  }));
 }
 
 }  // namespace
@@ -244,7 +223,26 @@ void bind_planning(py::module_& module) {
   module.attr("strategies") = names_of(strategy_names());
   module.attr("load_strategies") = names_of(load_strategy_names());
   module.attr("known_shapes") = names_of(known_shapes());
-  py::class_<PlanArguments>(module, "PlanArguments").def(py::init(&arguments_of));
+  py::class_<PlanRequest>(module, "PlanRequest")
+      .def(py::init<>())
+      .def_readwrite("strategy", &PlanRequest::strategy)
+      .def_readwrite("slots", &PlanRequest::slots)
+      .def_readwrite("memory_bytes", &PlanRequest::memory_bytes)
+      .def_readwrite("shape", &PlanRequest::shape)
+      .def_readwrite("r", &PlanRequest::r)
+      .def_readwrite("effort", &PlanRequest::effort)
+      .def_readwrite("partners", &PlanRequest::partners)
+      .def_readwrite("batch", &PlanRequest::batch)
+      .def_readwrite("seed", &PlanRequest::seed);
+  py::class_<CompareRequest>(module, "CompareRequest")
+      .def(py::init<>())
+      .def_readwrite("strategies", &CompareRequest::strategies)
+      .def_readwrite("slots", &CompareRequest::slots)
+      .def_readwrite("shape", &CompareRequest::shape)
+      .def_readwrite("splits", &CompareRequest::splits)
+      .def_readwrite("batch", &CompareRequest::batch)
+      .def_readwrite("effort", &CompareRequest::effort)
+      .def_readwrite("seed", &CompareRequest::seed);
   module.def("plan_trace", &plan_trace);
   module.def("plan_loads", &plan_loads);
   module.def("vanilla_plan", [](const std::string& model, int num_experts, const std::vector<int>& layers,
@@ -253,25 +251,11 @@ void bind_planning(py::module_& module) {
       throw py::value_error("num_experts: " + std::to_string(num_experts) + " is less than 1");
     return vanilla_plan(model, num_experts, layers, cluster);
   });
-  module.def("evaluate_trace",
-             [](const Plan& plan, const Trace& trace, const Cluster& cluster, std::int64_t batch,
-                const std::string& dispatch, const std::string& shape, std::uint64_t seed, int threads) {
-               return evaluate_trace(plan, trace, cluster, batch, dispatch, shape, seed, threads_of(threads));
-             });
+  module.def("evaluate_trace", &evaluate_trace);
   module.def("evaluate_loads", &evaluate_loads);
-  module.def("simulate", [](const Plan& plan, const Trace& trace, const Cluster& cluster,
-                            const std::string& shape, int batch, int prefill, int decode,
-                            const std::string& dispatch, const std::string& combine, int threads) {
-    return simulate_trace(plan, trace, cluster, shape, batch, prefill, decode, dispatch, combine,
-                          threads_of(threads));
-  });
-  module.def("compare",
-             [](const Trace& trace, const Cluster& cluster, const std::vector<std::string>& strategies,
-                const std::string& slots, int splits, std::int64_t batch, const std::string& shape,
-                double effort, std::uint64_t seed, int threads) {
-               return compare_trace(trace, cluster, strategies, slots, splits, batch, shape, effort, seed,
-                                    threads_of(threads));
-             });
+  module.def("simulate", &simulate_trace);
+  module.def("compare_trace", &compare_trace);
+  module.def("compare_loads", &compare_of_loads);
 }
 
 }  // namespace grace::python

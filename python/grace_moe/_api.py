@@ -326,12 +326,11 @@ def plan(recording: Trace | LoadProfile, cluster: Cluster | Path, strategy: str 
     layers. shape: a known model or a config.json, for `joint`, which minimises seconds. r: the size bound of grace's groups; None:
     the knee of its curve. A LoadProfile is enough for the strategies in `load_strategies`. The same arguments give the same plan.
     """
-    arguments = _core.PlanArguments(
-        strategy, "" if slots is None else str(slots), os.fspath(shape), -1.0 if r is None else r, memory_bytes, effort, batch, seed,
-        partners, threads)
+    request = _request(_core.PlanRequest(), strategy=strategy, slots="" if slots is None else str(slots), memory_bytes=memory_bytes,
+                       shape=os.fspath(shape), r=-1.0 if r is None else r, effort=effort, partners=partners, batch=batch, seed=seed)
     if isinstance(recording, LoadProfile):
-        return Plan._of(_core.plan_loads(recording._profile, _cluster(cluster), arguments))
-    return Plan._of(_core.plan_trace(recording._trace, _cluster(cluster), arguments))
+        return Plan._of(_core.plan_loads(recording._profile, _cluster(cluster), request, threads))
+    return Plan._of(_core.plan_trace(recording._trace, _cluster(cluster), request, threads))
 
 
 def vanilla_plan(num_experts: int, decoder_layers: Sequence[int], cluster: Cluster | Path, model: str = "") -> Plan:
@@ -364,16 +363,27 @@ def simulate(plan: Plan, trace: Trace, cluster: Cluster | Path, *, shape: Path =
                                   combine, threads))
 
 
-def compare(trace: Trace, cluster: Cluster | Path, strategies: Sequence[str] = (), *, slots: int | str | None = None, splits: int = 5,
-            batch: int = 2048, shape: Path = "", effort: float = 1, seed: int = 0, threads: int = 0) -> Comparison:
+def compare(recording: Trace | LoadProfile, cluster: Cluster | Path, strategies: Sequence[str] = (), *, slots: int | str | None = None,
+            splits: int = 5, batch: int = 2048, shape: Path = "", effort: float = 1, seed: int = 0, threads: int = 0) -> Comparison:
     """Every strategy side by side: plans are made on half of the sequences and judged on the other, `splits` times.
 
-    strategies: () takes all that are published, and joint. slots: as in `plan`; several after commas ("9,grace").
+    strategies: () takes all that are published, and joint. slots: as in `plan`; several after commas ("9,grace"). Of a LoadProfile
+    only how evenly load is shared, on the very loads that plans were made from: no splits, and no deviations.
     """
-    found = _core.compare(trace._trace, _cluster(cluster), list(strategies), "" if slots is None else str(slots), splits, batch,
-                          os.fspath(shape), effort, seed, threads)
+    request = _request(_core.CompareRequest(), strategies=",".join(strategies), slots="" if slots is None else str(slots), splits=splits,
+                       batch=batch, shape=os.fspath(shape), effort=effort, seed=seed)
+    if isinstance(recording, LoadProfile):
+        found = _core.compare_loads(recording._profile, _cluster(cluster), request, threads)
+    else:
+        found = _core.compare_trace(recording._trace, _cluster(cluster), request, threads)
     rows = [ComparisonRow(**row) for row in found["rows"]]
     return Comparison(rows, found["measure"], rows[found["best"]], rows[found["recommended"]], found["recommendation"])
+
+
+def _request(request: Any, **fields: Any) -> Any:
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return request
 
 
 def _whole(name: str, values: ArrayLike) -> NDArray[np.int64]:

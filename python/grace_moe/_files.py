@@ -23,6 +23,7 @@ class ImportSummary:
     sequences: int
     assignments: int
     not_routed: int
+    tokens_left_out: int
     warnings: list[str]
 
 
@@ -38,15 +39,18 @@ class Export:
 
 
 def import_recording(files: Path | Sequence[Path], out: Path, *, format: str = "", model: str = "", num_experts: int = 0,
-                     experts_per_token: int = 0, decoder_layers: Sequence[int] = (), same_tokens: int = 1) -> ImportSummary:
+                     experts_per_token: int = 0, decoder_layers: Sequence[int] = (), dense_layers: int = -1,
+                     same_tokens: int = 1, phase: str = "prefill") -> ImportSummary:
     """Reads what another engine recorded into a trace or, where it only counted, a load profile at `out`.
 
     format: one of `importers`; "": detected. num_experts: where the source does not say; 0: the largest id + 1, with a warning.
-    same_tokens: consecutive ranks that recorded the same tokens. Memory does not grow with the recording.
+    decoder_layers: of the MoE layers; or dense_layers: how many come before the first; neither: what the source says. same_tokens:
+    consecutive ranks that recorded the same tokens. phase: prefill or decode, where the source does not say. Memory does not grow
+    with the recording.
     """
     paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     return ImportSummary(**_core.import_recording([os.fspath(path) for path in paths], os.fspath(out), format, model, num_experts,
-                                                  experts_per_token, list(decoder_layers), same_tokens))
+                                                  experts_per_token, list(decoder_layers), dense_layers, same_tokens, phase))
 
 
 def export_placement(plan: Plan, to: str, out: Path, *, slots_per_device: int = 0, num_decoder_layers: int = 0,

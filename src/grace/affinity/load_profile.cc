@@ -9,6 +9,7 @@
 
 #include "grace/base/check.h"
 #include "grace/base/findings.h"
+#include "grace/base/hash.h"
 #include "grace/base/limits.h"
 #include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
@@ -129,10 +130,11 @@ std::vector<std::string> violations(const LoadProfile& profile) {
   return found.take();
 }
 
-bool looks_like_load_profile(std::string_view begin) {
+bool is_load_profile(const std::filesystem::path& path) {
+  const std::string begin = first_bytes(path, 512);
   const std::size_t brace = begin.find_first_not_of(" \t\r\n");
-  if (brace == std::string_view::npos || begin[brace] != '{') return false;
-  return begin.substr(0, 512).find(fmt::format("\"{}\"", kKind)) != std::string_view::npos;
+  if (brace == std::string::npos || begin[brace] != '{') return false;
+  return begin.find(fmt::format("\"{}\"", kKind)) != std::string::npos;
 }
 
 Result<LoadProfile> parse_load_profile(std::string_view text, std::string_view place) {
@@ -166,6 +168,16 @@ LoadProfile load_profile_of(const Trace& trace) {
   return profile;
 }
 
+Trace without_tokens(const LoadProfile& loads) {
+  Trace trace;
+  trace.model = loads.model;
+  trace.source = loads.source;
+  trace.num_experts = loads.num_experts;
+  trace.experts_per_token = loads.experts_per_token;
+  trace.decoder_layers = loads.decoder_layers;
+  return trace;
+}
+
 std::vector<LayerStats> stats_of(const LoadProfile& profile) {
   std::vector<LayerStats> stats;
   for (const std::vector<std::int64_t>& loads : profile.loads)
@@ -174,18 +186,12 @@ std::vector<LayerStats> stats_of(const LoadProfile& profile) {
 }
 
 std::string hash_of(const LoadProfile& profile) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&hash](std::int64_t value) {
-    for (int byte = 0; byte < 8; ++byte) {
-      hash ^= static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff;
-      hash *= 0x100000001b3;
-    }
-  };
-  add(profile.num_experts);
-  for (const int layer : profile.decoder_layers) add(layer);
+  Fnv1a hash;
+  hash.add_int(static_cast<std::uint64_t>(profile.num_experts));
+  for (const int layer : profile.decoder_layers) hash.add_int(static_cast<std::uint64_t>(layer));
   for (const std::vector<std::int64_t>& loads : profile.loads)
-    for (const std::int64_t load : loads) add(load);
-  return fmt::format("{:016x}", hash);
+    for (const std::int64_t load : loads) hash.add_int(static_cast<std::uint64_t>(load));
+  return hash.text();
 }
 
 }  // namespace grace

@@ -33,8 +33,8 @@ struct LoadProfile {
 // Ways in which the profile is not one, a line each, at most 20: `layer 3: expert 7 has a load of -1`.
 std::vector<std::string> violations(const LoadProfile& profile);
 
-// Whether a file of these first bytes (some hundreds are enough) is meant to be one, sound or not.
-bool looks_like_load_profile(std::string_view begin);
+// Whether the file is meant to be one, sound or not, by its first bytes; false where it cannot be read.
+bool is_load_profile(const std::filesystem::path& path);
 
 // The JSON file of docs/formats/load-profile.md; the same profile gives the same bytes. Errors: io;
 // invalid_input with the place, the value and the bound.
@@ -46,6 +46,8 @@ Status write_load_profile(const std::filesystem::path& path, const LoadProfile& 
 
 // What the trace counts, co-activation left out.
 LoadProfile load_profile_of(const Trace& trace);
+// A trace of the same model without a token, for what asks of a trace its model and shape alone.
+Trace without_tokens(const LoadProfile& loads);
 // [M] For strategies that look at load alone. What is not known is empty: affinity, and with it `between`.
 std::vector<LayerStats> stats_of(const LoadProfile& profile);
 // FNV-1a over shape and loads, 16 hex digits, for provenance.

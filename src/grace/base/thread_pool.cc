@@ -1,5 +1,7 @@
 #include "grace/base/thread_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "grace/base/check.h"
@@ -30,6 +32,13 @@ int processors() {
 }
 
 }  // namespace
+
+Result<int> threads_for(int asked) {
+  constexpr int kMost = 1024;
+  if (asked < 0 || asked > kMost)
+    return invalid_input(fmt::format("threads: {} is outside [1, {}]", asked, kMost));
+  return asked > 0 ? asked : processors();
+}
 
 ThreadPool::ThreadPool(int num_threads) : spins_(num_threads <= processors() ? kSpins : 0) {
   GRACE_CHECK(num_threads >= 1, "a pool has at least its caller");

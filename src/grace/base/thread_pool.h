@@ -10,7 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "grace/base/result.h"
+
 namespace grace {
+
+// As many threads as are asked for; for 0 as many as there are processors that this process may run on.
+// Errors: invalid_input outside [0, 1,024].
+Result<int> threads_for(int asked);
 
 // Thread-compatible: one caller at a time, who works along as thread 0. A body never starts another loop on
 // the same pool.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <functional>
 #include <system_error>
 #include <utility>
@@ -112,6 +113,16 @@ Result<std::string> read_text(const std::filesystem::path& path) {
     if (got == 0) return text;
     text.append(buffer, static_cast<std::size_t>(got));
   }
+}
+
+std::string first_bytes(const std::filesystem::path& path, std::size_t count) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return "";
+  std::ifstream file(path, std::ios::binary);
+  std::string text(count, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(count));
+  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  return text;
 }
 
 Status write_text_atomically(const std::filesystem::path& path, std::string_view text) {

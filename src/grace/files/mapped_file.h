@@ -43,6 +43,9 @@ class MappedFile {
 // The whole file as a string. Errors: io.
 Result<std::string> read_text(const std::filesystem::path& path);
 
+// The first bytes of a file, at most `count`, to tell what it is; empty where it cannot be read.
+std::string first_bytes(const std::filesystem::path& path, std::size_t count);
+
 // Writes `text` beside `path` and renames it into place, so that a reader finds the old file or the new one,
 // never half. What cannot be replaced (a pipe, a device) is written to directly. Errors: io; nothing is left
 // behind then.

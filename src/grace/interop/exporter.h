@@ -58,6 +58,23 @@ std::span<const Exporter> exporters();
 // Errors: invalid_input, naming those there are.
 Result<const Exporter*> find_exporter(std::string_view name);
 
+struct ExportRequest {
+  std::string to;  // an exporter's name
+  std::filesystem::path out;
+  int slots_per_device = 0;                          // 0: what the plan's fullest device holds
+  std::span<const std::vector<std::int64_t>> loads;  // [M][E] that spare slots go by; empty: the plan's own
+  const SlotMap* before = nullptr;                   // what runs now: an expert that stays keeps its slot
+  ExportOptions options;
+};
+struct ExportedPlan {
+  EvenPlan even;
+  Exported file;
+};
+// Evens a plan out and writes it as an engine's file, whole or not at all. Errors: io; invalid_input for a
+// plan that holds the gate to partners, for a format that is only read, for a name without the extension that
+// the engine insists on, for counts outside [0, 1,000,000]; those of even_out and of the exporter.
+Result<ExportedPlan> export_plan(const Plan& plan, const ExportRequest& request);
+
 struct PlacementOptions {
   std::string format;               // an exporter's name; empty: detected
   int num_devices = 0;              // 0: what the file says

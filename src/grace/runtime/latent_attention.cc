@@ -53,13 +53,11 @@ LatentAttention::LatentAttention(const RankContext& context, const Checkpoint& c
   for (int head = 0; head < config.num_heads; ++head) {
     const int first = head * (key + value);
     const auto packed = [&](int begin, int count, bool transposed) {
-      return kernels::pack(rows_of(weights.kv_up, begin, count, transposed), context.arithmetic,
-                           context.pool);
+      return pack_weight(context, checkpoint, rows_of(weights.kv_up, begin, count, transposed));
     };
     heads_.push_back(
         {packed(first, key, false), packed(first, key, true), packed(first + key, value, false)});
   }
-  checkpoint.give_back(weights.kv_up);
 }
 
 // [T, heads, head_dim], not yet turned.

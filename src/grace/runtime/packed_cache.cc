@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "grace/base/hash.h"
 #include "grace/files/mapped_file.h"
 
 namespace grace {
@@ -28,13 +29,6 @@ constexpr std::size_t kPage = 4096;
 
 std::string_view name_of(kernels::Storage storage) {
   return storage == kernels::Storage::kF32 ? "f32" : storage == kernels::Storage::kBf16 ? "bf16" : "int8";
-}
-
-// FNV-1a.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
 }
 
 Status make_folder(const std::filesystem::path& folder) {
@@ -57,7 +51,7 @@ Header header_of(const PackedShape& shape) {
 }  // namespace
 
 Result<PackedCache> PackedCache::open(const std::filesystem::path& folder, const Checkpoint& checkpoint) {
-  std::string identity;
+  Fnv1a hash;
   for (const std::filesystem::path& file : checkpoint.paths()) {
     std::error_code error;
     const std::filesystem::path whole = std::filesystem::canonical(file, error);
@@ -65,10 +59,12 @@ Result<PackedCache> PackedCache::open(const std::filesystem::path& folder, const
     const auto time =
         error ? std::filesystem::file_time_type() : std::filesystem::last_write_time(whole, error);
     if (error) return io_error(fmt::format("{}: {}", file.string(), error.message()));
-    identity += fmt::format("{}\n{}\n{}\n", whole.string(), size, time.time_since_epoch().count());
+    hash.add(whole.string())
+        .add_int(size)
+        .add_int(static_cast<std::uint64_t>(time.time_since_epoch().count()));
   }
   const std::string name = checkpoint.folder().filename().string();
-  PackedCache cache(folder / fmt::format("{}-{:016x}", name.empty() ? "model" : name, hash_of(identity)));
+  PackedCache cache(folder / fmt::format("{}-{}", name.empty() ? "model" : name, hash.text()));
   for (const auto storage : {kernels::Storage::kF32, kernels::Storage::kBf16, kernels::Storage::kInt8})
     GRACE_TRY(make_folder(cache.folder_ / name_of(storage)));
   return cache;

@@ -20,6 +20,7 @@ class APackedCache : public testing::Test {
  protected:
   APackedCache()
       : model_(TinyShape{}),
+        checkpoint_(model_.folder()),
         folder_(std::filesystem::temp_directory_path() /
                 ("grace_cache_" + std::to_string(::getpid()) + "_" +
                  testing::UnitTest::GetInstance()->current_test_info()->name())) {}
@@ -29,7 +30,7 @@ class APackedCache : public testing::Test {
   Result<std::vector<float>> logits(const std::filesystem::path& cache, kernels::Numbers numbers,
                                     int devices) {
     const Cluster cluster = parse_cluster("1x" + std::to_string(devices)).value();
-    const ModelConfig config = read_model_config(model_.folder()).value();
+    const ModelConfig config = read_model_config(checkpoint_).value();
     const Plan plan = vanilla_plan("tiny", config.num_experts, config.moe_layers, cluster);
     std::vector<float> first;
     const Status status = run_in_process(devices, kTimeout, [&](Transport& transport) -> Status {
@@ -49,6 +50,7 @@ class APackedCache : public testing::Test {
   }
 
   TinyModel model_;
+  std::filesystem::path checkpoint_;  // what is loaded
   std::filesystem::path folder_;
 
  private:
@@ -58,7 +60,7 @@ class APackedCache : public testing::Test {
     EngineOptions options;
     options.arithmetic.numbers = numbers;
     options.packed_cache = cache;
-    auto made = Engine::make(model_.folder(), plan, cluster, transport, pool, options);
+    auto made = Engine::make(checkpoint_, plan, cluster, transport, pool, options);
     if (!made.ok()) return made.error();
     Engine& engine = *made.value();
     engine.reset(1);
@@ -79,6 +81,19 @@ TEST_F(APackedCache, GivesTheSameBitsAsPackingOnTheFirstStartAndOnTheSecond) {
     EXPECT_FALSE(kept.empty());
     EXPECT_EQ(logits(folder_, numbers, 1).value(), without);
     EXPECT_EQ(files(), kept);  // nothing was written again
+  }
+}
+
+TEST_F(APackedCache, KeepsWhatOtherArchitecturesPack) {
+  for (const char* name : {"deepseek_v2", "deepseek_v3", "mixtral_fused", "qwen2", "qwen3_fused"}) {
+    SCOPED_TRACE(name);
+    checkpoint_ = std::filesystem::path(GRACE_SOURCE_DIR) / "tests/fixtures/architectures" / name;
+    ASSERT_TRUE(std::filesystem::exists(checkpoint_ / "config.json"));
+    const std::vector<float> without = logits({}, kernels::Numbers::kBf16, 2).value();
+    ASSERT_EQ(logits(folder_, kernels::Numbers::kBf16, 2).value(), without);
+    const auto kept = files();
+    EXPECT_EQ(logits(folder_, kernels::Numbers::kBf16, 2).value(), without);
+    EXPECT_EQ(files(), kept);
   }
 }
 

@@ -11,7 +11,7 @@ kernels::PackedMatrix pack_matrix(const RankContext& context, const Checkpoint& 
                                   const MatrixView& weight, const kernels::Arithmetic& arithmetic) {
   std::string name;
   if (context.cache != nullptr) {
-    name = checkpoint.place_of(weight);
+    name = checkpoint.place_of(weight) + (weight.transposed ? ".transposed" : "");
     const kernels::Storage storage = kernels::storage_of(weight.element, arithmetic.numbers);
     if (auto kept = context.cache->find(name, {weight.rows, weight.cols, storage, arithmetic}, context.pool))
       return *std::move(kept);

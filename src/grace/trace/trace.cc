@@ -7,20 +7,11 @@
 #include <numeric>
 
 #include "grace/base/check.h"
+#include "grace/base/hash.h"
 #include "grace/base/rng.h"
 
 namespace grace {
 namespace {
-
-constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325ULL;
-constexpr std::uint64_t kFnvPrime = 0x100000001b3ULL;
-
-// Feeds the low `bytes` bytes of value, lowest first, to the hash.
-void feed(std::uint64_t& hash, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) {
-    hash = (hash ^ ((value >> (8 * i)) & 0xff)) * kFnvPrime;
-  }
-}
 
 template <typename T>
 void append(std::vector<T>& to, const std::vector<T>& from, std::int64_t begin, std::int64_t end) {
@@ -151,13 +142,13 @@ std::vector<std::vector<int>> split_sequences(int num_sequences, std::span<const
 }
 
 std::string hash_of(const Trace& trace) {
-  std::uint64_t hash = kFnvOffset;
-  feed(hash, static_cast<std::uint64_t>(trace.num_tokens()), 8);
-  feed(hash, static_cast<std::uint64_t>(trace.num_moe_layers()), 8);
-  feed(hash, static_cast<std::uint64_t>(trace.experts_per_token), 8);
-  feed(hash, static_cast<std::uint64_t>(trace.num_experts), 8);
-  for (const std::uint16_t id : trace.topk_ids) feed(hash, id, 2);
-  return fmt::format("{:016x}", hash);
+  Fnv1a hash;
+  hash.add_int(static_cast<std::uint64_t>(trace.num_tokens()));
+  hash.add_int(static_cast<std::uint64_t>(trace.num_moe_layers()));
+  hash.add_int(static_cast<std::uint64_t>(trace.experts_per_token));
+  hash.add_int(static_cast<std::uint64_t>(trace.num_experts));
+  for (const std::uint16_t id : trace.topk_ids) hash.add_int(id, 2);
+  return hash.text();
 }
 
 }  // namespace grace

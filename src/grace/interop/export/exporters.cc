@@ -95,6 +95,34 @@ Result<SlotMap> read_placement(const std::filesystem::path& path, const Placemen
   return parse_placement(bytes, path.string(), options);
 }
 
+Result<ExportedPlan> export_plan(const Plan& plan, const ExportRequest& request) {
+  const Exporter* exporter = GRACE_TRY(find_exporter(request.to));
+  if (exporter->write == nullptr)
+    return invalid_input(fmt::format("format: {} is only read, not written", request.to));
+  const std::string out = request.out.string();
+  if (!out.ends_with(exporter->extension))
+    return invalid_input(
+        fmt::format("{}: must end in {}, which {} insists on", out, exporter->extension, request.to));
+  if (plan.is_lossy())
+    return invalid_input(
+        fmt::format("plan of {}: its gate is held to partners, which no other engine's gate knows: without "
+                    "them the placement "
+                    "is for tokens that never come",
+                    plan.strategy));
+  for (const auto& [name, value] : {std::pair{"slots per device", request.slots_per_device},
+                                    {"decoder layers", request.options.num_decoder_layers},
+                                    {"MTP layers", request.options.mtp_layers}})
+    if (value < 0 || value > 1'000'000)
+      return invalid_input(fmt::format("{}: {} is outside [0, 1000000]", name, value));
+  ExportedPlan exported;
+  exported.even = GRACE_TRY(even_out(plan, request.loads, request.slots_per_device, request.before));
+  ExportOptions options = request.options;
+  options.file = out;
+  exported.file = GRACE_TRY(exporter->write(exported.even.slots, options));
+  GRACE_TRY(write_text_atomically(request.out, exported.file.bytes));
+  return exported;
+}
+
 bool is_placement(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;

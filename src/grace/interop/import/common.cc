@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <type_traits>
@@ -201,16 +200,6 @@ Status add_physical(std::span<const std::int64_t> physical, std::span<const std:
 void warn_of_rounding(std::int64_t rounded, std::string_view place, RecordingSink& sink) {
   if (rounded > 0)
     sink.warn(fmt::format("{}: {} counts were no whole numbers and are rounded", place, rounded));
-}
-
-std::string first_bytes(const std::filesystem::path& path, std::size_t count) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return "";
-  std::ifstream file(path, std::ios::binary);
-  std::string text(count, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(count));
-  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
-  return text;
 }
 
 std::optional<int> rank_in_name(const std::filesystem::path& path, std::string_view before,

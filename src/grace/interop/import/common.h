@@ -57,8 +57,6 @@ Status add_physical(std::span<const std::int64_t> physical, std::span<const std:
                     std::vector<std::int64_t>& logical, std::string_view place);
 void warn_of_rounding(std::int64_t rounded, std::string_view place, RecordingSink& sink);
 
-// The first bytes of a file, at most `count`; empty where it cannot be read.
-std::string first_bytes(const std::filesystem::path& path, std::size_t count);
 // The number in a name such as rank12.safetensors, between the two; nothing for another name.
 std::optional<int> rank_in_name(const std::filesystem::path& path, std::string_view before,
                                 std::string_view after);

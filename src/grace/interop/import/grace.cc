@@ -9,13 +9,9 @@
 namespace grace {
 namespace {
 
-bool is_profile(const std::filesystem::path& path) {
-  return first_bytes(path, 512).find("\"load_profile\"") != std::string::npos;
-}
-
 bool is_trace(const std::filesystem::path& path) {
-  return first_bytes(path, 1 << 16).find("\"decoder_layers\"") != std::string::npos && !is_profile(path) &&
-         first_bytes(path, 1) != "{";
+  return first_bytes(path, 1 << 16).find("\"decoder_layers\"") != std::string::npos &&
+         !is_load_profile(path) && first_bytes(path, 1) != "{";
 }
 
 Status add_trace(const Trace& trace, const std::string& place, RecordingSink& sink) {
@@ -81,12 +77,12 @@ Status read_profiles(std::span<const std::filesystem::path> files, RecordingSink
 }
 
 bool recognises(std::span<const std::filesystem::path> files) {
-  return std::ranges::all_of(files, is_profile) || std::ranges::all_of(files, is_trace);
+  return std::ranges::all_of(files, is_load_profile) || std::ranges::all_of(files, is_trace);
 }
 
 Status read(std::span<const std::filesystem::path> files, const ImportOptions& /*options*/,
             RecordingSink& sink) {
-  return is_profile(files[0]) ? read_profiles(files, sink) : read_traces(files, sink);
+  return is_load_profile(files[0]) ? read_profiles(files, sink) : read_traces(files, sink);
 }
 
 }  // namespace

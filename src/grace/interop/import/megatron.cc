@@ -133,24 +133,24 @@ Result<RankSurvey> survey(const std::filesystem::path& path, RecordingSink& sink
 // Ranks that see one batch: stages of a pipeline, which have the layers among them.
 using Pipeline = std::vector<RankStream>;
 
-struct Plan {
+struct Grouping {
   std::vector<int> layers;  // of the model
   int width = 0;
   std::vector<std::vector<std::size_t>> pipelines;  // ranks of each
 };
 
 // The i-th rank of each stage are one pipeline.
-Result<Plan> group(std::span<const std::filesystem::path> files, std::span<const RankSurvey> ranks,
-                   const ImportOptions& options, RecordingSink& sink) {
+Result<Grouping> group(std::span<const std::filesystem::path> files, std::span<const RankSurvey> ranks,
+                       const ImportOptions& options, RecordingSink& sink) {
   std::map<std::vector<int>, std::vector<std::size_t>> stages;
-  Plan plan;
+  Grouping grouping;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].layers.empty()) {
       sink.warn(fmt::format("{}: no line of a decoder layer", files[r].string()));
       continue;
     }
     stages[ranks[r].layers].push_back(r);
-    plan.width = std::max(plan.width, static_cast<int>(ranks[r].width));
+    grouping.width = std::max(grouping.width, static_cast<int>(ranks[r].width));
   }
   std::set<int> all;
   std::size_t replicas = 0;
@@ -175,7 +175,7 @@ Result<Plan> group(std::span<const std::filesystem::path> files, std::span<const
         fmt::format("--same-tokens: {} ranks do not divide by {}", replicas, options.same_tokens));
   const std::vector<std::size_t>& first = stages.begin()->second;
   for (std::size_t i = 0; i < replicas; i += static_cast<std::size_t>(options.same_tokens)) {
-    std::vector<std::size_t>& members = plan.pipelines.emplace_back();
+    std::vector<std::size_t>& members = grouping.pipelines.emplace_back();
     for (const auto& [layers, of_stage] : stages) members.push_back(of_stage[i]);
     for (std::size_t j = 0; j < i && options.same_tokens == 1; ++j)
       if (ranks[first[j]].first_ids == ranks[first[i]].first_ids && !ranks[first[i]].first_ids.empty())
@@ -184,15 +184,15 @@ Result<Plan> group(std::span<const std::filesystem::path> files, std::span<const
             "ranks share theirs",
             files[first[j]].string(), files[first[i]].string()));
   }
-  plan.layers.assign(all.begin(), all.end());
-  if (!options.decoder_layers.empty()) plan.layers = options.decoder_layers;
-  return plan;
+  grouping.layers.assign(all.begin(), all.end());
+  if (!options.decoder_layers.empty()) grouping.layers = options.decoder_layers;
+  return grouping;
 }
 
 class PipelineReader {
  public:
-  PipelineReader(const Plan& plan, const ImportOptions& options, RecordingSink& sink)
-      : plan_(plan), options_(options), sink_(sink) {}
+  PipelineReader(const Grouping& grouping, const ImportOptions& options, RecordingSink& sink)
+      : grouping_(grouping), options_(options), sink_(sink) {}
 
   Status read(Pipeline& stages) {
     std::vector<Step> steps(stages.size());
@@ -240,10 +240,10 @@ class PipelineReader {
 
   Status add(const Micro& micro, const std::string& place) {
     const LayerChoices& first = micro.begin()->second;
-    const auto width = static_cast<std::size_t>(plan_.width);
+    const auto width = static_cast<std::size_t>(grouping_.width);
     std::vector<const LayerChoices*> layers;
     std::size_t known = 0;
-    for (const int layer : plan_.layers) {
+    for (const int layer : grouping_.layers) {
       const auto found = micro.find(layer);
       layers.push_back(found == micro.end() ? nullptr : &found->second);
       if (found == micro.end()) {
@@ -271,7 +271,7 @@ class PipelineReader {
                     const std::string& place) {
     std::vector<std::int64_t> lines;
     for (const LayerChoices* layer : layers) lines.push_back(layer == nullptr ? 0 : layer->line);
-    const auto width = static_cast<std::size_t>(plan_.width);
+    const auto width = static_cast<std::size_t>(grouping_.width);
     const std::size_t per_token = layers.size() * width;
     const auto block = static_cast<std::int64_t>(std::max<std::size_t>(1, kBlockIds / per_token));
     GRACE_TRY(sink_.begin_sequence());
@@ -290,7 +290,7 @@ class PipelineReader {
     return {};
   }
 
-  const Plan& plan_;
+  const Grouping& grouping_;
   const ImportOptions& options_;
   RecordingSink& sink_;
   std::vector<std::int32_t> ids_;
@@ -322,10 +322,10 @@ Status read(std::span<const std::filesystem::path> all, const ImportOptions& opt
   if (files.empty()) return invalid_input(fmt::format("{}: no .jsonl file", all[0].string()));
   std::vector<RankSurvey> ranks;
   for (const std::filesystem::path& file : files) ranks.push_back(GRACE_TRY(survey(file, sink)));
-  const Plan plan = GRACE_TRY(group(files, ranks, options, sink));
-  GRACE_TRY(sink.begin_tokens(0, plan.width, plan.layers));
-  PipelineReader reader(plan, options, sink);
-  for (const std::vector<std::size_t>& members : plan.pipelines) {
+  const Grouping grouping = GRACE_TRY(group(files, ranks, options, sink));
+  GRACE_TRY(sink.begin_tokens(0, grouping.width, grouping.layers));
+  PipelineReader reader(grouping, options, sink);
+  for (const std::vector<std::size_t>& members : grouping.pipelines) {
     Pipeline stages;
     for (const std::size_t rank : members) stages.push_back(GRACE_TRY(RankStream::open(files[rank])));
     GRACE_TRY(reader.read(stages));
