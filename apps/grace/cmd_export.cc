@@ -87,7 +87,8 @@ Result<Verified> read_back(const Flags& flags, const Plan& plan, const EvenPlan&
 
 Result<Judged> judged(std::string name, const Plan& plan, const Known& known, const Cluster& cluster,
                       ThreadPool& pool) {
-  Judged one{std::move(name), mean_of(GRACE_TRY(judge_loads(plan, *known.loads))), {}};
+  const std::vector<LoadFigures> loads = GRACE_TRY(judge_loads(plan, *known.loads));
+  Judged one{std::move(name), mean_of(loads), {}};
   if (!known.trace) return one;
   std::vector<int> sequences(static_cast<std::size_t>(known.trace->num_sequences()));
   std::iota(sequences.begin(), sequences.end(), 0);

@@ -22,15 +22,6 @@ constexpr std::string_view kKind = "load_profile";
 constexpr std::string_view kNumbering = "moe_ordinal";
 constexpr std::size_t kMaxLines = 20;
 
-bool is_utf8(const std::string& text) {
-  try {
-    static_cast<void>(Json(text).dump());
-    return true;
-  } catch (const Json::exception&) {
-    return false;
-  }
-}
-
 void check_shape(const LoadProfile& profile, Findings& found) {
   if (!is_utf8(profile.model)) found.add("model is not UTF-8");
   if (!is_utf8(profile.source)) found.add("source is not UTF-8");

@@ -99,6 +99,15 @@ Error wrong_type(std::string_view key, std::string_view place, const Json& value
 
 }  // namespace
 
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(Json(text).dump());
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
 std::string shown(const Json& value) {
   if (value.is_object() || value.is_array()) {
     const std::string_view kind = value.is_object() ? "an object" : "a list";

@@ -30,6 +30,9 @@ Result<double> get_number(const Json& object, std::string_view key, std::string_
 Result<bool> get_bool(const Json& object, std::string_view key, std::string_view place);
 Result<std::string> get_string(const Json& object, std::string_view key, std::string_view place);
 
+// Whether the text is UTF-8: a JSON file can hold nothing else.
+bool is_utf8(const std::string& text);
+
 // A value or key as it may stand in a message: one line, quoted, at most 80 bytes or so.
 std::string shown(const Json& value);
 

@@ -14,16 +14,6 @@ namespace {
 
 constexpr std::size_t kMaxLines = 100;  // a plan with more faults is another thing altogether
 
-// A JSON file can hold nothing else.
-bool is_utf8(const std::string& text) {
-  try {
-    static_cast<void>(Json(text).dump());
-    return true;
-  } catch (const Json::exception&) {
-    return false;
-  }
-}
-
 void check_text(const std::string& text, std::string_view name, Findings& found) {
   if (!is_utf8(text)) found.add("{} is not UTF-8", name);
 }
