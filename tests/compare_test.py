@@ -205,7 +205,7 @@ class PlanningWithABudget(Comparing):
         self.assertGreater(told["copies"], 0)
         ask = ("plan", "--trace", trace, "--cluster", "2x2", "--out", self.path("p.json"), "--shape", config, "--strategy", "joint-slow")
         self.refuses(*ask, "--memory", 11.5 * expert, saying="12")
-        self.refuses(*ask, "--memory", 14 * expert, "--slots", 5, saying="--memory")
+        self.refuses(*ask, "--memory", 14 * expert, "--slots", 5, saying="slots and memory: one budget")
 
     def test_reports_the_traffic_of_every_dispatch(self):
         trace, plan, page = self.trace("t"), self.path("p.json"), self.path("page.html")
