@@ -196,6 +196,16 @@ class TheReport(unittest.TestCase):
         self.browser.tap(place["x"] + place["w"] * 0.6, place["y"] + place["h"] / 2)
         self.assertRegex(self.tip(), r": \S*\d")
 
+    def test_keeps_what_a_key_asked_for_under_a_mouse_that_stands_still(self):
+        self.open()
+        place = self.box(".map")
+        self.browser.mouse("mouseMoved", place["x"] + place["w"] * 0.6, place["y"] + place["h"] / 2)
+        self.assertNotEqual(self.tip(), "")
+        self.browser.run("document.querySelector('.timeline').focus({focusVisible: true})")
+        self.browser.run("scrollBy({top: 1, behavior: 'instant'}); new Promise(done => setTimeout(done, 300))")
+        self.browser.mouse("mouseMoved", place["x"] + place["w"] * 0.6, place["y"] + place["h"] / 2)  # what the browser says of it, by hand
+        self.assertNotEqual(self.tip(), "")
+
     def test_is_all_within_reach_of_the_keyboard(self):
         self.open()
         wanted = self.browser.run("document.querySelectorAll('a[href], button, input, summary, .map, .points, .bars, .timeline').length")

@@ -59,6 +59,7 @@ function placeTip() {
   tip.style.transform = 'translate(' + Math.round(left) + 'px,' + Math.round(top) + 'px)';
 }
 const hideTip = () => { tip.hidden = true; };
+const hideTipOf = mark => { if (tipOf === mark) hideTip(); };
 addEventListener('keydown', event => { if (event.key === 'Escape') hideTip(); });
 // Where the page moves a key's tip moves along; a mouse's is over.
 addEventListener('scroll', () => {
@@ -68,9 +69,19 @@ addEventListener('scroll', () => {
   else hideTip();
 }, {passive: true, capture: true});
 
+// Whether a mouse stands where it stood: the page that moves beneath it then says nothing, nor takes a key's tip away.
+let mouseAt = '';
+function standsStill(event) {
+  const before = mouseAt;
+  mouseAt = event.screenX + ' ' + event.screenY;
+  return event.pointerType === 'mouse' && event.type === 'pointerover' && mouseAt === before;
+}
+
 // What has data-tip says it under a mouse, a finger or, through steps(), the arrow keys.
+document.addEventListener('pointermove', standsStill);
 for (const kind of ['pointerover', 'pointerdown'])
   document.addEventListener(kind, event => {
+    if (standsStill(event)) return;
     const said = event.target.closest && event.target.closest('[data-tip]');
     if (said) showTip(said.dataset.tip, said);
     else if (!event.target.closest || !event.target.closest('.map')) hideTip();

@@ -102,7 +102,7 @@ function heatView(frame, name, map, labels, words) {
   }
   function away() {
     cell.hidden = true;
-    hideTip();
+    hideTipOf(cell);
   }
   function point(event) {
     const own = canvas.getBoundingClientRect();
