@@ -56,12 +56,12 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::for_each(std::size_t count, const std::function<void(std::size_t, int)>& body) {
+void ThreadPool::run(AnyBody body, std::size_t count) {
   if (workers_.empty() || count < 2) {
-    for (std::size_t item = 0; item < count; ++item) body(item, 0);
+    for (std::size_t item = 0; item < count; ++item) body.call(body.body, item, 0);
     return;
   }
-  body_ = &body;
+  body_ = body;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
@@ -76,7 +76,7 @@ void ThreadPool::for_each(std::size_t count, const std::function<void(std::size_
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return busy_.load(std::memory_order_acquire) == 0; });
   }
-  body_ = nullptr;
+  body_ = {};
 }
 
 void ThreadPool::work(int thread) {
@@ -108,7 +108,7 @@ void ThreadPool::take_items(int thread) {
   for (;;) {
     const std::size_t item = next_.fetch_add(1, std::memory_order_relaxed);
     if (item >= count_) return;
-    (*body_)(item, thread);
+    body_.call(body_.body, item, thread);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -32,16 +31,27 @@ class ThreadPool {
 
   // Calls body(item, thread) once for each item of [0, count), items handed out in ascending order; returns
   // when all are done. thread is in [0, num_threads()). What the bodies compute must not depend on which
-  // thread ran them.
-  void for_each(std::size_t count, const std::function<void(std::size_t item, int thread)>& body);
+  // thread ran them. Takes no memory.
+  template <typename Body>
+  void for_each(std::size_t count, const Body& body) {
+    run({&body,
+         [](const void* it, std::size_t item, int thread) { (*static_cast<const Body*>(it))(item, thread); }},
+        count);
+  }
 
  private:
+  // A body that lives as long as the loop does.
+  struct AnyBody {
+    const void* body = nullptr;
+    void (*call)(const void* body, std::size_t item, int thread) = nullptr;
+  };
+  void run(AnyBody body, std::size_t count);
   void work(int thread);
   void await_round(std::uint64_t seen);
   void take_items(int thread);
 
   // Rounds with work: a round's body, count and items stay until no worker is busy with it.
-  const std::function<void(std::size_t, int)>* body_ = nullptr;
+  AnyBody body_;
   std::size_t count_ = 0;
   std::atomic<std::size_t> next_ = 0;
   std::atomic<int> busy_ = 0;

@@ -85,6 +85,7 @@ class CpuEngine final : public Engine {
   // Of the present step.
   std::vector<SequenceRows> sequences_;
   std::vector<std::int32_t> positions_;
+  std::vector<char> seen_;  // [slots] by this step's input
   Scratch h_, last_;
   std::vector<Choices> choices_;  // [M]; of the last layer alone where no trace is recorded
   AttentionMemory memory_;
@@ -144,14 +145,14 @@ void CpuEngine::reset(int num_sequences) {
 // What of the input its layers need, after checking that it can be run.
 void CpuEngine::take_input(const StepInput& input) {
   GRACE_CHECK(input.num_new.size() == input.sequences.size(), "num_new is not [sequences]");
-  std::vector<char> seen(static_cast<std::size_t>(memory_.cache.num_sequences()), 0);
+  seen_.assign(static_cast<std::size_t>(memory_.cache.num_sequences()), 0);
   positions_.clear();
   sequences_.clear();
   for (std::size_t s = 0; s < input.sequences.size(); ++s) {
     const int sequence = input.sequences[s];
     GRACE_CHECK(sequence >= 0 && sequence < memory_.cache.num_sequences(),
                 "a sequence outside those of reset()");
-    GRACE_CHECK(std::exchange(seen[static_cast<std::size_t>(sequence)], 1) == 0,
+    GRACE_CHECK(std::exchange(seen_[static_cast<std::size_t>(sequence)], 1) == 0,
                 "a sequence twice in one step");
     GRACE_CHECK(input.num_new[s] >= 1, "a sequence without new tokens");
     const int length = memory_.cache.length(sequence);

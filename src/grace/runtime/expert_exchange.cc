@@ -160,7 +160,7 @@ void ExpertExchange::add_item(std::int32_t row, const float* x, std::span<const 
   // By device, and of a device by expert.
   places_.resize(wanted.size());
   std::iota(places_.begin(), places_.end(), std::size_t{0});
-  std::ranges::stable_sort(places_, {}, [&](std::size_t i) { return wanted[i].position; });
+  std::ranges::sort(places_, {}, [&](std::size_t i) { return std::pair(wanted[i].position, i); });
   for (std::size_t at = 0; at < places_.size();) {
     const std::size_t position = wanted[places_[at]].position;
     Part part{position, 0, part_assignments_.size(), 0};

@@ -19,7 +19,8 @@ void ExpertWork::set(std::span<const ExpertRow> first, std::span<const ExpertRow
   // Outputs only grow: what is not computed is never read.
   if (outputs_.size() < rows_.size() * hidden_) outputs_.resize(rows_.size() * hidden_);
   const auto slot_of = [&](const ExpertRow& row) { return experts.slot_of_expert[row.expert.idx()]; };
-  std::vector<std::size_t> begin(experts.weights.size() + 1, 0);
+  std::vector<std::size_t>& begin = begin_of_slot_;
+  begin.assign(experts.weights.size() + 1, 0);
   for (const ExpertRow& row : rows_) {
     GRACE_CHECK(slot_of(row) != kNotHere, "a row for an expert that is not here");
     ++begin[static_cast<std::size_t>(slot_of(row)) + 1];

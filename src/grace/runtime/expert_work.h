@@ -46,7 +46,8 @@ class ExpertWork {
 
   std::size_t hidden_;
   std::vector<ExpertRow> rows_;
-  std::vector<std::size_t> order_;  // rows by slot
+  std::vector<std::size_t> begin_of_slot_;  // in order_; of the present set
+  std::vector<std::size_t> order_;          // rows by slot
   std::vector<Item> items_;
   std::size_t next_ = 0, num_experts_ = 0;
   std::vector<float> outputs_;

@@ -107,19 +107,22 @@ Status Hop::answer(std::span<const float> results, LevelBytes& sent) {
     GRACE_CHECK(row * hidden_ <= results.size(), "a result for each vector that arrived");
     put_rows(results.subspan(first * hidden_, (row - first) * hidden_), message);
     if (!format_.padding || i == own()) continue;
-    const std::vector<float> nothing((padded_to_ - (row - first)) * hidden_, 0.0F);
-    put_rows(nothing, message);
+    put_zeros(padded_to_ - (row - first), message);
   }
   GRACE_CHECK(results.size() == row * hidden_, "a result for each vector that arrived");
   were_answers_read_ = false;
-  const std::vector<std::int64_t> no_headers(group().size(), 0);
-  return begin(*back_, no_headers, sent);
+  return begin(*back_, {}, sent);
 }
 
 void Hop::put_rows(std::span<const float> rows, MessageBuffer& message) const {
   if (rows.empty()) return;
   const std::size_t bytes = rows.size() * static_cast<std::size_t>(bytes_per_value(format_.wire));
   put_values(format_.wire, rows, message.append(bytes));
+}
+
+void Hop::put_zeros(std::size_t rows, MessageBuffer& message) const {
+  const std::size_t bytes = rows * hidden_ * static_cast<std::size_t>(bytes_per_value(format_.wire));
+  if (bytes > 0) std::memset(message.append(bytes), 0, bytes);  // of f32 and of bf16
 }
 
 Result<bool> Hop::answered(bool wait) {
@@ -154,20 +157,21 @@ const float* Hop::result(std::size_t position, std::size_t number) const {
   return rows + first_row_[position][number] * hidden_;
 }
 
-// header_bytes: [group], the part that is no payload.
+// header_bytes: [group], the part that is no payload; none where all is.
 Status Hop::begin(Channel& channel, std::span<const std::int64_t> header_bytes, LevelBytes& sent) {
   Transport& transport = context_.transport;
-  const std::vector<std::int64_t> before = transport.bytes_sent_to();
+  sent_before_ = transport.bytes_sent_to();
   GRACE_TRY(channel.begin());
   const NodeId own_node = context_.cluster.node_of(context_.device());
   for (std::size_t i = 0; i < group().size(); ++i) {
     const auto rank = static_cast<std::size_t>(group()[i]);
-    const std::int64_t bytes = transport.bytes_sent_to()[rank] - before[rank];
+    const std::int64_t bytes = transport.bytes_sent_to()[rank] - sent_before_[rank];
     GRACE_CHECK(bytes == static_cast<std::int64_t>(channel.outgoing(i).size()),
                 "the transport counts other bytes than it was handed");
     const bool same_node = context_.cluster.node_of(DeviceId{group()[i]}) == own_node;
-    (same_node ? sent.intra_node_payload : sent.cross_node_payload) += bytes - header_bytes[i];
-    (same_node ? sent.intra_node_header : sent.cross_node_header) += header_bytes[i];
+    const std::int64_t header = header_bytes.empty() ? 0 : header_bytes[i];
+    (same_node ? sent.intra_node_payload : sent.cross_node_payload) += bytes - header;
+    (same_node ? sent.intra_node_header : sent.cross_node_header) += header;
   }
   return {};
 }

@@ -50,6 +50,7 @@ class Hop {
  private:
   Status pad_messages();
   void put_rows(std::span<const float> rows, MessageBuffer& message) const;
+  void put_zeros(std::size_t rows, MessageBuffer& message) const;
   Status begin(Channel& channel, std::span<const std::int64_t> header_bytes, LevelBytes& sent);
   Status read();
   Status read_answers();
@@ -64,6 +65,7 @@ class Hop {
   bool was_read_ = false, were_answers_read_ = false;
   ParcelList parcels_;
   std::vector<std::size_t> parcels_begin_;   // [group + 1] in parcels_, by where it came from
+  std::vector<std::int64_t> sent_before_;    // [ranks] to each, before the present exchange
   std::vector<std::vector<float>> widened_;  // [group] the answers, where they travelled as bf16
 };
 

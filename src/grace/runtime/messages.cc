@@ -82,7 +82,7 @@ Status read_parcels(const WireFormat& format, std::span<const std::byte> message
                      " of its dispatch message: " + what);
   };
   const std::size_t vector_bytes = vector_bytes_of(format);
-  std::vector<WireAssignment> assignments;
+  static thread_local std::vector<WireAssignment> assignments;  // of one parcel
   const std::byte* at = message.data();
   const std::byte* const end = at + message.size();
   while (at < end) {

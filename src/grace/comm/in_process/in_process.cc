@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,6 +17,9 @@ namespace {
 
 using comm::Call;
 using Clock = std::chrono::steady_clock;
+
+// Of a pair of ranks, where neither runs far ahead; more are room that is made when it is needed.
+constexpr std::size_t kMessagesAtOnce = 16;
 
 struct Message {
   int channel;
@@ -37,7 +39,9 @@ class Hub {
       : timeout_(timeout),
         mailboxes_(to_idx(size) * to_idx(size)),
         arrived_(to_idx(size)),
-        ended_(to_idx(size), false) {}
+        ended_(to_idx(size), false) {
+    for (std::vector<Message>& box : mailboxes_) box.reserve(kMessagesAtOnce);
+  }
 
   int size() const { return static_cast<int>(arrived_.size()); }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -54,7 +58,7 @@ class Hub {
   // come by the deadline.
   Result<std::optional<Message>> take(int from, int to, int channel, Call call, Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
-    std::deque<Message>& box = mailbox(from, to);
+    std::vector<Message>& box = mailbox(from, to);
     const auto find = [&] { return std::ranges::find(box, channel, &Message::channel); };
     const auto is_over = [&] { return find() != box.end() || fault_.has_value() || ended_[to_idx(from)]; };
     if (!arrived_[to_idx(to)].wait_until(lock, deadline, is_over)) return std::optional<Message>();
@@ -88,13 +92,13 @@ class Hub {
 
  private:
   static std::size_t to_idx(int rank) { return static_cast<std::size_t>(rank); }
-  std::deque<Message>& mailbox(int from, int to) {
+  std::vector<Message>& mailbox(int from, int to) {
     return mailboxes_[to_idx(from) * arrived_.size() + to_idx(to)];
   }
 
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
-  std::vector<std::deque<Message>> mailboxes_;    // [size, size]: from, to
+  std::vector<std::vector<Message>> mailboxes_;   // [size, size]: from, to; few at a time
   std::vector<std::condition_variable> arrived_;  // [size]: what rank `to` waits on
   std::vector<bool> ended_;                       // [size]
   std::optional<Fault> fault_;
@@ -138,7 +142,7 @@ class InProcessChannel final : public Channel {
       come_[i] = i == own();
       if (i == own()) continue;
       std::shared_ptr<MessageBuffer> buffer = outgoing_[i];
-      if (reading_ == Reading::kCopied) buffer = copy_of(*buffer);
+      if (reading_ == Reading::kCopied && buffer->size() > 0) buffer = copy_of(*buffer);
       const std::span<const std::byte> bytes = std::as_const(*buffer).bytes();
       hub_.put(rank_, group()[i], {number_, call(), std::move(buffer), bytes});
     }

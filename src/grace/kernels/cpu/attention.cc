@@ -134,7 +134,9 @@ void attention(std::span<const AttentionItem> items, const AttentionShape& shape
   // A row's bits do not depend on the pieces, so that they may be as many as keep all threads busy.
   const std::size_t share = all_rows / (4 * static_cast<std::size_t>(pool.num_threads())) + 1;
   const int most = static_cast<int>(std::clamp<std::size_t>(share, 4, kMostRows));
-  std::vector<Piece> pieces;
+  static thread_local std::vector<Piece> kept;
+  std::vector<Piece>& pieces = kept;  // the caller's, also in the pool's threads
+  pieces.clear();
   for (const AttentionItem& item : items) {
     const int rows = static_cast<int>(item.q.size()) / (shape.heads * shape.key_dim) * group;
     for (int kv = 0; kv < shape.kv_heads; ++kv)

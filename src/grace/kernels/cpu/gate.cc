@@ -34,18 +34,36 @@ std::size_t largest_left(std::span<const float> values, std::span<const char> ta
   return best;
 }
 
-// One token after the other; keeps what it needs in between.
+// Working memory of one thread, kept.
+struct Scratch {
+  std::vector<float> scores, values;  // [E]
+  std::vector<char> taken;
+  std::vector<float> group_values;  // [groups]
+  std::vector<char> group_taken;
+};
+Scratch& scratch() {
+  static thread_local Scratch mine;
+  return mine;
+}
+
+template <typename Value>
+std::span<Value> sized(std::vector<Value>& values, int size) {
+  values.resize(static_cast<std::size_t>(size));
+  return values;
+}
+
+// One token after the other, in the memory of the thread that made it: one at a time.
 class Gate {
  public:
   Gate(const GateRule& rule, std::span<const float> bias, std::span<const char> allowed)
       : rule_(rule),
         bias_(bias),
         allowed_(allowed),
-        scores_(static_cast<std::size_t>(rule.experts)),
-        values_(scores_.size()),
-        taken_(scores_.size()),
-        group_values_(static_cast<std::size_t>(rule.groups)),
-        group_taken_(group_values_.size()) {}
+        scores_(sized(scratch().scores, rule.experts)),
+        values_(sized(scratch().values, rule.experts)),
+        taken_(sized(scratch().taken, rule.experts)),
+        group_values_(sized(scratch().group_values, rule.groups)),
+        group_taken_(sized(scratch().group_taken, rule.groups)) {}
 
   // Weighs what was chosen.
   void weigh(std::span<const float> logits, std::span<const std::uint16_t> ids, std::span<float> weights) {
@@ -88,7 +106,7 @@ class Gate {
     const std::size_t size = values_.size() / group_values_.size();
     for (std::size_t g = 0; g < group_values_.size(); ++g) {
       const auto values = std::span<const float>(values_).subspan(g * size, size);
-      const auto taken = std::span(taken_).subspan(g * size, size);
+      const auto taken = taken_.subspan(g * size, size);
       group_values_[g] = 0;
       for (int i = 0; i < rule_.group_best; ++i) {
         const std::size_t best = largest_left(values, taken);
@@ -101,7 +119,7 @@ class Gate {
     for (int kept = 0; kept < rule_.groups_kept; ++kept) {
       const std::size_t best = largest_left(group_values_, group_taken_);
       group_taken_[best] = 1;
-      std::ranges::fill(std::span(taken_).subspan(best * size, size), char{0});
+      std::ranges::fill(taken_.subspan(best * size, size), char{0});
     }
   }
 
@@ -118,10 +136,10 @@ class Gate {
   const GateRule& rule_;
   std::span<const float> bias_;
   std::span<const char> allowed_;
-  std::vector<float> scores_, values_;  // [E]
-  std::vector<char> taken_;
-  std::vector<float> group_values_;  // [groups]
-  std::vector<char> group_taken_;
+  std::span<float> scores_, values_;  // [E]
+  std::span<char> taken_;
+  std::span<float> group_values_;  // [groups]
+  std::span<char> group_taken_;
 };
 
 void check_rule(const GateRule& rule, std::span<const float> bias, std::span<const char> allowed) {
