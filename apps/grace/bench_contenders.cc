@@ -195,8 +195,10 @@ Result<std::vector<Contender>> contenders_of(Ranks& ranks, const BenchJob& bench
   std::vector<Contender> contenders;
   Plans plans(ranks, bench, flags);
   const bool is_own = flags.engine.dispatch == kOwnDispatch;
-  for (const std::string& name : split_at_commas(flags.strategies))
-    contenders.push_back({name, GRACE_TRY(plans.of(name)), is_own ? own_dispatch(name) : bench.job.dispatch});
+  for (const std::string& name : split_at_commas(flags.strategies)) {
+    Plan plan = GRACE_TRY(plans.of(name));
+    contenders.push_back({name, std::move(plan), is_own ? own_dispatch(name) : bench.job.dispatch});
+  }
   if (contenders.empty()) return invalid_input("--strategies: none is named");
   const int ranks_of_job = bench.job.cluster.num_devices();
   const std::int64_t prompts_of_rank = (flags.batch + ranks_of_job - 1) / ranks_of_job;

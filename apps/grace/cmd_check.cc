@@ -38,7 +38,8 @@ struct KnownModel {
   WeightForm form;
 };
 Result<KnownModel> read_known(const std::filesystem::path& folder) {
-  KnownModel known{GRACE_TRY(read_model_config(folder)), {}};
+  KnownModel known;
+  known.config = GRACE_TRY(read_model_config(folder));
   if (const auto checkpoint = Checkpoint::open(folder); checkpoint.ok())
     known.form = form_of(known.config, checkpoint.value(), kernels::Numbers::kF32);
   return known;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "context.h"
 #include "grace/runtime/generate.h"
@@ -72,7 +73,8 @@ Result<Lists> lists_of(const Flags& flags, const ModelConfig& config) {
     return invalid_input("eval: --logits needs --token-ids");
   if (flags.token_ids.empty()) {
     const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.engine.model));
-    return Lists{GRACE_TRY(read_and_encode(tokenizer, flags.text))};
+    std::vector<std::int32_t> ids = GRACE_TRY(read_and_encode(tokenizer, flags.text));
+    return Lists{std::move(ids)};
   }
   Lists lists = GRACE_TRY(read_token_lists(flags.token_ids, config.vocab_size));
   for (std::size_t i = 0; i < lists.size() && !flags.logits.empty(); ++i)

@@ -40,7 +40,8 @@ Result<int> tokenize(const Flags& flags) {
   const Tokenizer tokenizer = GRACE_TRY(load_tokenizer(flags.model));
   if (!flags.decode.empty()) {
     const std::vector<std::int32_t> ids = GRACE_TRY(read_ids(flags.decode, tokenizer.vocab_size()));
-    print_json({{"text", GRACE_TRY(tokenizer.decode(ids))}});
+    const std::string text = GRACE_TRY(tokenizer.decode(ids));
+    print_json({{"text", text}});
     return 0;
   }
   const std::vector<std::int32_t> ids = GRACE_TRY(read_and_encode(tokenizer, flags.text));

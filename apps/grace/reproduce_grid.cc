@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "grace/model/shape.h"
 #include "grace/planner/budget.h"
@@ -179,8 +180,8 @@ Result<Subject> made_up_subject(std::string_view model, const Measure& measure) 
   options.sequence_length = kMadeUpLength;
   options.seed = measure.seed;
   options.model = shape.name;
-  Subject subject{shape.name + " (made up)", GRACE_TRY(synthetic_trace(options, measure.pool)),
-                  sizes_of(shape), true};
+  Trace trace = GRACE_TRY(synthetic_trace(options, measure.pool));
+  Subject subject{shape.name + " (made up)", std::move(trace), sizes_of(shape), true};
   subject.trace.decoder_layers = shape.moe_layers;
   return subject;
 }

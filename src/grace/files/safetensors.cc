@@ -109,7 +109,8 @@ Result<TensorView> read_entry(const Json& entry, std::span<const std::byte> data
   const auto info = std::ranges::find(kDtypes, dtype, &DtypeInfo::name);
   if (info == kDtypes.end())
     return invalid_input(fmt::format("{}: unknown dtype {}", place, shown(Json(dtype))));
-  TensorView tensor{info->dtype, GRACE_TRY(sizes(entry, "shape", place)), {}};
+  std::vector<std::int64_t> shape = GRACE_TRY(sizes(entry, "shape", place));
+  TensorView tensor{info->dtype, std::move(shape), {}};
   const std::vector<std::int64_t> offsets = GRACE_TRY(sizes(entry, "data_offsets", place));
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > static_cast<std::int64_t>(data.size())) {
     return invalid_input(fmt::format("{}: data_offsets {} are outside [0, {}]", place,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "grace/files/mapped_file.h"
@@ -24,11 +25,15 @@ bool is_there(const std::filesystem::path& path) {
 
 Status read_files(const std::filesystem::path& folder, Sources& sources) {
   const std::filesystem::path single = folder / "chat_template.jinja";
-  if (is_there(single)) sources[std::string(kDefault)] = {GRACE_TRY(read_text(single)), single.string()};
+  if (is_there(single)) {
+    std::string text = GRACE_TRY(read_text(single));
+    sources[std::string(kDefault)] = {std::move(text), single.string()};
+  }
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder / "additional_chat_templates", error)) {
     if (entry.path().extension() != ".jinja") continue;
-    sources[entry.path().stem().string()] = {GRACE_TRY(read_text(entry.path())), entry.path().string()};
+    std::string text = GRACE_TRY(read_text(entry.path()));
+    sources[entry.path().stem().string()] = {std::move(text), entry.path().string()};
   }
   return {};
 }
@@ -45,7 +50,8 @@ Status read_field(const Json& field, const std::string& place, Sources& sources)
   for (const Json& named : field) {
     if (!named.is_object()) return invalid_input(fmt::format("{}: {} is no object", place, shown(named)));
     const std::string name = GRACE_TRY(get_string(named, "name", place));
-    sources[name] = {GRACE_TRY(get_string(named, "template", place)), fmt::format("{} `{}`", place, name)};
+    std::string text = GRACE_TRY(get_string(named, "template", place));
+    sources[name] = {std::move(text), fmt::format("{} `{}`", place, name)};
   }
   return {};
 }
