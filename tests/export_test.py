@@ -173,8 +173,8 @@ class AnExport(Exporting):
 
     def test_refuses_what_no_engine_could_use(self):
         there = ("--plan", self.plan, "--out", self.path("x.json"))
-        self.refuses("export", *there, "--to", "tgi", saying="'tgi' is not one of sglang, vllm")
-        self.refuses("export", *there, "--to", "placement-array", saying="only read")
+        self.refuses("export", *there, "--to", "tgi", saying="'tgi' is not one of sglang, vllm, vllm-ranks, tensorrt-llm, ascend, eplb\n")
+        self.refuses("export", *there, "--to", "placement-array", saying="only read, not written; one of sglang,")
         self.refuses("export", "--plan", self.plan, "--out", self.path("x.txt"), "--to", "sglang", saying="must end in .json")
         self.refuses("export", *there, "--to", "sglang", "--slots-per-device", 2, saying="2 slots on every device, the plan's fullest holds")
         self.refuses("export", *there, "--to", "sglang", "--decoder-layers", 2, saying="the plan's last MoE layer is decoder layer 3")
@@ -207,6 +207,16 @@ class APlacementOfAnotherEngine(Exporting):
         config = json.loads((pathlib.Path(sys.argv[2]) / "tests/fixtures/olmoe/bf16_published/config.json").read_text())
         config.update(num_hidden_layers=4, num_experts=EXPERTS, num_experts_per_tok=4)
         return self.written("config.json", config)
+
+    def test_that_tensorrt_llm_made_itself_is_read(self):
+        made = pathlib.Path(sys.argv[2]) / "tests/fixtures/interop/tensorrt-llm/moe_load_balancer.yaml"  # by its doPlacement
+        out = self.path("theirs.json")
+        said = json.loads(self.succeeds("import", made, "--cluster", "1x2", "--out", out, "--json"))
+        self.assertEqual((said["format"], said["second_copies_left_out"]), ("tensorrt-llm", 2))  # of 0 in layer 3, of 7 in layer 4
+        plan = json.loads(out.read_text())
+        self.assertEqual(plan["decoder_layers"], [3, 4])
+        held = [[set(device["primaries"] + device["replicas"]) for device in layer["devices"]] for layer in plan["layers"]]
+        self.assertEqual(held, [[{0, 1, 6, 7}, {0, 2, 3, 4, 5}], [{7, 2, 1, 0}, {7, 6, 5, 4, 3}]])
 
     def test_that_is_broken_is_refused_in_a_line(self):
         for name, saying in (("sglang_expert_negative.json", "not an expert"), ("ascend_expert_twice_on_device.json", "twice on one device"),

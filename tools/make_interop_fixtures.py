@@ -5,6 +5,7 @@ own code) that write them in the field. Needs torch and numpy; see --help for th
 import argparse
 import base64
 import collections
+import importlib.util
 import io
 import json
 import pathlib
@@ -237,38 +238,67 @@ def make_vllm(folder: pathlib.Path, _sources) -> None:
     tokens.append(whole)
     (folder / "answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     (folder / "answer.json").write_text(json.dumps(answers[0], indent=1))
+    (folder / "list.json").write_text(json.dumps(answers, indent=1))
     args = ["--num-experts", "6", "--dense-layers", "1"]
-    expect(folder, "answers", ["answers.jsonl"], args, ["1 tokens chose nothing"], layers=[1, 2], experts=6,
-           trace=numpy.concatenate(tokens).tolist(), sequences=[0, 4, 5, 9], prompts=[2, 0, 3])
+    for name, file in (("answers", "answers.jsonl"), ("list", "list.json")):
+        expect(folder, name, [file], args, ["1 tokens chose nothing"], layers=[1, 2], experts=6,
+               trace=numpy.concatenate(tokens).tolist(), sequences=[0, 4, 5, 9], prompts=[2, 0, 3])
     expect(folder, "answer", ["answer.json"], args, layers=[1, 2], experts=6, trace=numpy.concatenate(tokens[:3]).tolist(),
            sequences=[0, 4, 5], prompts=[2, 0])
     records = [{"record_type": "eplb_load_stats", "version": 1, "step": step, "num_ranks": 2, "num_layers": 1,
                 "expert_load": [[10, 1, 5, 2]], "p2l_map": [[0, 1, 2, 0]], "tokens": [[9, 9]]} for step in (1, 2)]
     (folder / "load_stats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     expect(folder, "load_stats", ["load_stats.jsonl"], layers=[0], experts=3, loads=[[24, 2, 10]])
+    if importlib.util.find_spec("vllm"):
+        make_served_by_vllm(folder)
 
 
-def make_llama_imatrix(folder: pathlib.Path, _sources) -> None:
-    """Two layers of four experts, as llama-imatrix names its tensors."""
-    import gguf
+def make_served_by_vllm(folder: pathlib.Path) -> None:
+    """Answers of vLLM's own serving classes: three decoder layers, the first dense; cached positions, two answers to a prompt, two
+    prompts in one request, and a prompt of which the first row was not asked for."""
+    import interop_engines as engines
 
-    writer = gguf.GGUFWriter(folder / "imatrix.gguf", "")
-    writer.add_type("imatrix")
-    writer.add_array("imatrix.datasets", ["wiki.txt"])
-    writer.add_uint32("imatrix.chunk_count", 3)
-    writer.add_uint32("imatrix.chunk_size", 512)
-    loads = [[7, 0, 12, 5], [6, 6, 6, 6]]
-    for layer, counts in zip((1, 2), loads):
-        for part in ("gate", "up", "down"):
-            name = f"blk.{layer}.ffn_{part}_exps.weight"
-            writer.add_tensor(f"{name}.in_sum2", numpy.ones((4, 8), dtype=numpy.float32))
-            writer.add_tensor(f"{name}.counts", numpy.array([counts], dtype=numpy.float32).T.copy())
-    writer.add_tensor("blk.0.ffn_up.weight.in_sum2", numpy.ones((1, 8), dtype=numpy.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    expect(folder, "imatrix", ["imatrix.gguf"], layers=[1, 2], experts=4, loads=loads)
+    server = engines.VllmServer(3, [1, 2], 6, 2)
+    rng = numpy.random.default_rng(6)
+    tokens, prompts, answers = [], [], []
+
+    def served(prompt: int, generated: int, front=None, start: int = 0, left_out: int = 0):
+        """Rows and how many tokens were generated; front: the prompt's choices, where they were run before."""
+        choices = draw(rng, prompt + generated - 1, 2, 6, 2)
+        if front is not None:
+            choices[:prompt] = front
+        tokens.append(choices[left_out:])
+        prompts.append(prompt - left_out)
+        return choices[:prompt], (server.rows(choices, prompt, start), generated)
+
+    _, first = served(5, 3, left_out=2)
+    answers.append(server.completion([server.output(5, 2, [first])]))
+    _, one = served(2, 2)
+    _, other = served(4, 1)
+    answers.append(server.completion([server.output(2, 0, [one]), server.output(4, 0, [other])], return_token_ids=True))
+    front, one = served(3, 2)
+    _, other = served(3, 4, front=front, left_out=3)
+    answers.append(server.chat(server.output(3, 0, [one, other])))
+    _, late = served(4, 2, start=1, left_out=1)
+    answers.append(server.generate(server.output(4, 0, [late])))
+    for answer in answers:
+        answer["created"] = 1
+    (folder / "served.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    offsets = numpy.cumsum([0, *map(len, tokens)]).tolist()
+    expect(folder, "served", ["served.jsonl"], ["--num-experts", "6"], ["taken as dense", "2 tokens chose nothing"], layers=[1, 2],
+           experts=6, trace=numpy.concatenate(tokens).tolist(), sequences=offsets, prompts=prompts)
+
+
+def make_llama_imatrix(folder: pathlib.Path, sources: pathlib.Path) -> None:
+    """Two layers of eight experts, two of them for each of 96 tokens."""
+    import interop_engines as engines
+
+    made = folder / "imatrix.gguf"
+    text = (ROOT.parent.parent.parent / "README.md").read_text()[:2000]
+    loads = engines.llama_imatrix(sources / "llama-imatrix", ROOT.parent.parent.parent / "models/demo/tokenizer.json", text, made, 32, 3)
+    for scratch in (".model.gguf", ".txt"):
+        made.with_suffix(scratch).unlink()
+    expect(folder, "imatrix", [made.name], layers=[0, 1], experts=8, loads=loads)
 
 
 def make_ascend(folder: pathlib.Path, _sources) -> None:

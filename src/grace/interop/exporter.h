@@ -55,8 +55,8 @@ struct Exporter {
   Result<SlotMap> (*read)(std::string_view bytes, std::string_view place, int num_devices);
 };
 std::span<const Exporter> exporters();
-// Errors: invalid_input, naming those there are.
-Result<const Exporter*> find_exporter(std::string_view name);
+// Errors: invalid_input, naming those there are; to_write: those that write, and for one that is only read.
+Result<const Exporter*> find_exporter(std::string_view name, bool to_write = false);
 
 struct ExportRequest {
   std::string to;  // an exporter's name

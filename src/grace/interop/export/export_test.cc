@@ -219,7 +219,16 @@ TEST(APlacement, ThatNoOneKnowsIsRefusedWithTheNames) {
   const auto refused = parse_placement("{\"a\": 1}", "f", {});
   EXPECT_EQ(refused.error().message,
             "f: no placement of sglang, vllm, vllm-ranks, tensorrt-llm, ascend, eplb, placement-array");
-  EXPECT_FALSE(find_exporter("tgi").ok());
+  EXPECT_EQ(
+      find_exporter("tgi").error().message,
+      "format: 'tgi' is not one of sglang, vllm, vllm-ranks, tensorrt-llm, ascend, eplb, placement-array");
+  EXPECT_EQ(find_exporter("tgi", true).error().message,
+            "format: 'tgi' is not one of sglang, vllm, vllm-ranks, tensorrt-llm, ascend, eplb");
+  EXPECT_EQ(
+      find_exporter("placement-array", true).error().message,
+      "format: placement-array is only read, not written; one of sglang, vllm, vllm-ranks, tensorrt-llm, "
+      "ascend, eplb");
+  EXPECT_TRUE(find_exporter("placement-array").ok());
 }
 
 TEST(APlacement, BecomesAPlan) {

@@ -14,9 +14,10 @@
 namespace grace {
 namespace {
 
-std::string names_of(std::span<const Exporter> all) {
+std::string names_of(std::span<const Exporter> all, bool that_write = false) {
   std::vector<std::string_view> names;
-  for (const Exporter& one : all) names.push_back(one.name);
+  for (const Exporter& one : all)
+    if (one.write != nullptr || !that_write) names.push_back(one.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -59,11 +60,14 @@ std::span<const Exporter> exporters() {
   return kAll;
 }
 
-Result<const Exporter*> find_exporter(std::string_view name) {
+Result<const Exporter*> find_exporter(std::string_view name, bool to_write) {
   const auto all = exporters();
   const auto found = std::ranges::find(all, name, &Exporter::name);
   if (found == all.end())
-    return invalid_input(fmt::format("format: '{}' is not one of {}", name, names_of(all)));
+    return invalid_input(fmt::format("format: '{}' is not one of {}", name, names_of(all, to_write)));
+  if (to_write && found->write == nullptr)
+    return invalid_input(
+        fmt::format("format: {} is only read, not written; one of {}", name, names_of(all, true)));
   return &*found;
 }
 
@@ -96,9 +100,7 @@ Result<SlotMap> read_placement(const std::filesystem::path& path, const Placemen
 }
 
 Result<ExportedPlan> export_plan(const Plan& plan, const ExportRequest& request) {
-  const Exporter* exporter = GRACE_TRY(find_exporter(request.to));
-  if (exporter->write == nullptr)
-    return invalid_input(fmt::format("format: {} is only read, not written", request.to));
+  const Exporter* exporter = GRACE_TRY(find_exporter(request.to, true));
   const std::string out = request.out.string();
   if (!out.ends_with(exporter->extension))
     return invalid_input(

@@ -1,5 +1,5 @@
-// vLLM: the mapping record of pull request 41141, and the rank of each expert of pull request 34811. The main
-// branch reads neither.
+// vLLM: the mapping record of pull request 41141, and the rank of each expert of pull request 34811. 0.33.0
+// and the main branch read neither; docs/from-vllm.md has a plugin that does.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -41,13 +41,16 @@ Result<Exported> write(const SlotMap& slots, const ExportOptions& options) {
                   "\"disable_online_rebalancing\": true}}'",
                   redundant, options.file));
   out.notes = {
-      "vLLM's main branch reads no placement: this file needs pull request 41141 "
-      "(github.com/vllm-project/vllm/pull/41141), which adds initial_mapping_path to the EPLB configuration.",
+      "vLLM (0.33.0, and its main branch) reads no placement: this file needs pull request 41141 "
+      "(github.com/vllm-project/vllm/pull/41141), which adds initial_mapping_path to the EPLB configuration; "
+      "or "
+      "the plugin of docs/from-vllm.md, and then --eplb-config without initial_mapping_path and "
+      "disable_online_rebalancing.",
       "Layers are numbered among MoE layers, dense ones not counted.",
       "vLLM chooses among copies by a token's position modulo the number of copies, wherever they are: of "
       "the "
       "plan's locality only what single copies give is kept, and its routing policy is not in the file.",
-      "Without disable_online_rebalancing vLLM would replace this placement by its own."};
+      "Without disable_online_rebalancing, or the plugin, vLLM would replace this placement by its own."};
   return out;
 }
 
@@ -127,7 +130,7 @@ Result<Exported> write_ranks(const SlotMap& slots, const ExportOptions& options)
   out.start_with = parallel_flags(slots);
   out.start_with.push_back(fmt::format("--expert-placement-file {}", options.file));
   out.notes = {
-      "vLLM's main branch reads no placement: this file needs pull request 34811 "
+      "vLLM (0.33.0, and its main branch) reads no placement: this file needs pull request 34811 "
       "(github.com/vllm-project/vllm/pull/34811), and excludes --enable-eplb.",
       "One rank for each expert, the same in all layers."};
   return out;

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 
+#include "grace/files/json_cursor.h"
 #include "grace/files/mapped_file.h"
 #include "grace/files/npy.h"
 #include "grace/interop/import/common.h"
@@ -45,6 +46,30 @@ Status use_lines(const MappedFile& file, const std::string& path, RecordingSink&
   return {};
 }
 
+// A list, an element after another.
+Status use_elements(const MappedFile& file, const std::string& path, RecordingSink& sink,
+                    const std::function<Status(const Json&, const std::string&)>& use) {
+  const std::string_view text = text_of(file.bytes());
+  JsonCursor cursor(text);
+  cursor.enter('[');
+  std::size_t done = 0;
+  for (std::int64_t i = 0; cursor.next_element(); ++i) {
+    cursor.peek();  // past the space in front
+    const std::size_t begin = cursor.offset();
+    cursor.skip();
+    if (!cursor.ok()) break;
+    const std::string place = fmt::format("{}: [{}]", path, i);
+    const Json json = GRACE_TRY(parse_json(text.substr(begin, cursor.offset() - begin), place));
+    GRACE_TRY(use(json, place));
+    file.give_back(file.bytes().subspan(done, cursor.offset() - done));
+    GRACE_TRY(sink.read_bytes(static_cast<std::int64_t>(cursor.offset() - done)));
+    done = cursor.offset();
+  }
+  if (!cursor.ok() || !cursor.at_end())
+    return invalid_input(fmt::format("{}: not JSON at byte {}", path, cursor.offset()));
+  return sink.read_bytes(static_cast<std::int64_t>(text.size() - done));
+}
+
 // One number of a nested list.
 Result<std::int32_t> id_of(const Json& value, std::string_view place) {
   constexpr std::int64_t kHighest = std::numeric_limits<std::int32_t>::max();
@@ -76,13 +101,12 @@ Status for_each_json(std::span<const std::filesystem::path> files, RecordingSink
       GRACE_TRY(use_lines(file, path.string(), sink, use));
       continue;
     }
-    const Json json = GRACE_TRY(parse_json(text, path.string()));
-    if (json.is_array()) {
-      for (std::size_t i = 0; i < json.size(); ++i)
-        GRACE_TRY(use(json[i], fmt::format("{}: [{}]", path.string(), i)));
-    } else {
-      GRACE_TRY(use(json, path.string()));
+    if (JsonCursor(text).peek() == '[') {
+      GRACE_TRY(use_elements(file, path.string(), sink, use));
+      continue;
     }
+    const Json json = GRACE_TRY(parse_json(text, path.string()));
+    GRACE_TRY(use(json, path.string()));
     GRACE_TRY(sink.read_bytes(std::ssize(text)));
   }
   return {};
@@ -100,6 +124,8 @@ Result<Choices> choices_of(const Json& value, std::string_view place) {
     choices.tokens = array.tensor.shape[0];
     choices.layers = array.tensor.shape[1];
     choices.width = array.tensor.shape[2];
+    const Dtype dtype = array.tensor.dtype;
+    choices.is_unsigned = dtype == Dtype::kU8 || dtype == Dtype::kU16 || dtype == Dtype::kU32;
     GRACE_TRY(ids_of(row_major_bytes(array), array.tensor.dtype, place, choices.ids));
     return choices;
   }

@@ -14,7 +14,8 @@
 namespace grace {
 
 // Calls `use` with each document: each line of a file of JSON lines, each element of a list, or the one
-// value. Lines are read one at a time. Errors: io; invalid_input with file and line; those of `use`.
+// value. Lines and elements are in memory one at a time. Errors: io; invalid_input with file and line, or file
+// and element; those of `use`.
 Status for_each_json(std::span<const std::filesystem::path> files, RecordingSink& sink,
                      const std::function<Status(const Json& json, const std::string& place)>& use);
 
@@ -22,6 +23,7 @@ Status for_each_json(std::span<const std::filesystem::path> files, RecordingSink
 struct Choices {
   std::int64_t tokens = 0, layers = 0, width = 0;
   std::vector<std::int32_t> ids;
+  bool is_unsigned = false;  // of a .npy file: its dtype
 };
 // Nested lists of whole numbers, or a .npy file in base64. Null gives none. Errors: invalid_input for ragged
 // rows and for what is no whole number.

@@ -77,6 +77,120 @@ TEST_F(AnImport, OfMegatronsTinyExampleCountsItsLoadAndPairs) {
   EXPECT_EQ(load_profile_of(trace.value()).loads[0], (std::vector<std::int64_t>{1, 1, 0, 2}));
 }
 
+TEST_F(AnImport, OfAnImatrixMadeFromTheOlderFormatIsRefused) {
+  const auto file = MappedFile::open(kFixtures / "llama-imatrix/imatrix.gguf");
+  ASSERT_TRUE(file.ok());
+  std::string bytes(reinterpret_cast<const char*>(file.value().bytes().data()), file.value().bytes().size());
+  constexpr std::string_view kName = "_exps.weight.counts";
+  int changed = 0;
+  for (std::size_t at = bytes.find(kName); at != std::string::npos; at = bytes.find(kName, at + 1), ++changed)
+    bytes[at + kName.size() + 4 + 8] = 1;  // behind how many dimensions there are, and the first of them
+  ASSERT_EQ(changed, 6);
+  EXPECT_THAT(error_of({write("x.gguf", bytes)}),
+              AllOf(HasSubstr("_exps.weight.counts: one count for all experts"), HasSubstr(".dat")));
+}
+
+// A .npy file of bytes, in base64, as vLLM returns it.
+std::string array_of(std::vector<int> shape, const std::vector<std::uint8_t>& ids) {
+  std::string header = fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {}, {}), }}",
+                                   shape[0], shape[1], shape[2]);
+  header.resize(117, ' ');
+  std::string bytes = std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + kNewline;
+  for (const std::uint8_t id : ids) bytes += static_cast<char>(id);
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t bits = 0;
+    for (std::size_t j = i; j < i + 3; ++j)
+      bits = bits << 8U | (j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0U);
+    for (std::size_t j = 0; j < 4; ++j)
+      text += i + j > bytes.size() ? '=' : kDigits[bits >> (18U - 6U * static_cast<unsigned>(j)) & 63U];
+  }
+  return text;
+}
+
+using Ids = std::vector<std::uint16_t>;
+
+TEST_F(AnImport, OfArraysTakesLayersOfZerosAsDenseUnlessATokenChoosesOne) {
+  const auto two =
+      write("two.json", fmt::format(R"({{"usage": {{"completion_tokens": 1}}, "routed_experts": "{}"}})",
+                                    array_of({2, 3, 2}, {0, 0, 1, 2, 0, 3, 0, 0, 0, 3, 1, 2})));
+  auto summary = run({two}, with(4));
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(summary.value().warnings, Contains(HasSubstr("taken as dense")));
+  EXPECT_EQ(read_trace(out()).value().decoder_layers, (std::vector<int>{1, 2}));
+  EXPECT_EQ(read_trace(out()).value().topk_ids, (Ids{1, 2, 0, 3, 0, 3, 1, 2}));
+
+  const auto one =
+      write("one.json", fmt::format(R"({{"usage": {{"completion_tokens": 1}}, "routed_experts": "{}"}})",
+                                    array_of({2, 2, 1}, {0, 3, 0, 2})));
+  summary = run({one}, with(4));
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(summary.value().warnings, testing::IsEmpty());
+  EXPECT_EQ(read_trace(out()).value().decoder_layers, (std::vector<int>{0, 1}));
+  ImportOptions options = with(4);
+  options.dense_layers = 1;
+  ASSERT_TRUE(run({one}, options).ok());
+  EXPECT_EQ(read_trace(out()).value().decoder_layers, std::vector<int>{1});
+  EXPECT_EQ(read_trace(out()).value().topk_ids, (Ids{3, 2}));
+}
+
+TEST_F(AnImport, OfArraysWithoutDenseLayersGoesByWhatItIsTold) {
+  const auto file =
+      write("x.json", fmt::format(R"({{"usage": {{"completion_tokens": 1}}, "routed_experts": "{}"}})",
+                                  array_of({1, 2, 2}, {0, 1, 1, 2})));
+  auto summary = run({file}, with(4));
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(summary.value().warnings, testing::IsEmpty());
+  EXPECT_EQ(read_trace(out()).value().decoder_layers, (std::vector<int>{0, 1}));
+  ImportOptions options = with(4);
+  options.dense_layers = 3;  // of a writer that leaves them away
+  ASSERT_TRUE(run({file}, options).ok());
+  EXPECT_EQ(read_trace(out()).value().decoder_layers, (std::vector<int>{3, 4}));
+}
+
+TEST_F(AnImport, OfArraysRunsAPromptOnceHoweverManyAnswersThereAreToIt) {
+  const std::string a = array_of({3, 1, 2}, {0, 1, 0, 2, 1, 3}), b = array_of({2, 1, 2}, {0, 1, 0, 2}),
+                    c = array_of({2, 1, 2}, {2, 3, 0, 3}), d = array_of({3, 1, 2}, {2, 3, 0, 3, 1, 2});
+  // Prompts of two tokens and two answers to each: of two tokens, one, one and two.
+  const auto file = write(
+      "x.json",
+      fmt::format(
+          R"({{"usage": {{"prompt_tokens": 4, "completion_tokens": 6}}, "choices": [)"
+          R"({{"token_ids": [7, 7], "routed_experts": "{}"}}, {{"token_ids": [7], "routed_experts": "{}"}},)"
+          R"({{"token_ids": [7], "routed_experts": "{}"}}, {{"token_ids": [7, 7], "routed_experts": "{}"}}]}})",
+          a, b, c, d));
+  const auto summary = run({file}, with(4));
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  const Trace trace = read_trace(out()).value();
+  EXPECT_EQ(trace.topk_ids, (Ids{0, 1, 0, 2, 1, 3, 2, 3, 0, 3, 1, 2}));
+  EXPECT_EQ(trace.sequence_offsets, (std::vector<std::int64_t>{0, 3, 5, 6}));
+}
+
+TEST_F(AnImport, OfArraysSaysWhereAnAnswerDoesNotTellItsPrompt) {
+  const auto file =
+      write("x.json", fmt::format(R"({{"routed_experts": "{}"}})", array_of({2, 1, 2}, {0, 1, 0, 2})));
+  const auto summary = run({file}, with(4));
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(summary.value().warnings,
+              Contains(HasSubstr("do not tell prompt from answer: all taken as prefill")));
+}
+
+TEST_F(AnImport, OfAListOfAnswersTakesOneAfterAnother) {
+  const std::string answers = R"( [{"routed_experts": [[[0, 1]]]},
+ {"routed_experts": [[[1, 2]], [[0, 2]]]} ] )";
+  ASSERT_TRUE(run({write("x.json", answers)}, with(4)).ok());
+  EXPECT_EQ(read_trace(out()).value().sequence_offsets, (std::vector<std::int64_t>{0, 1, 3}));
+  std::filesystem::remove(out());
+  const auto said = [&](std::string_view content) { return error_of({write("x.json", content)}, with(4)); };
+  EXPECT_THAT(said(R"([{"routed_experts": [[[0, 1]]]}, {"routed_experts": [[[1, 1]]]}])"),
+              HasSubstr("x.json: [1]"));
+  EXPECT_THAT(said(R"([{"routed_experts": [[[0, 1]]]}, {"routed_experts": )"),
+              HasSubstr("x.json: not JSON at byte"));
+  EXPECT_THAT(said(R"([{"routed_experts": [[[0, 1]]]}] 5)"), HasSubstr("x.json: not JSON at byte"));
+  EXPECT_THAT(said(R"([{"routed_experts": [[[0, 01]]]}])"), HasSubstr("x.json: [0]: not JSON at byte"));
+}
+
 // Sentinels, ids outside and twice.
 TEST_F(AnImport, SkipsSentinelsAndRefusesBadIdsWithFileLineAndToken) {
   const auto line = [](const std::string& rows) {

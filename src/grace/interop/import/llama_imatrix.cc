@@ -46,6 +46,9 @@ Status add_file(const std::filesystem::path& path, std::map<int, std::vector<std
     std::int64_t rounded = 0;
     std::vector<std::int64_t> counts = GRACE_TRY(counts_of(tensor.bytes, tensor.dtype, place, rounded));
     warn_of_rounding(rounded, place, sink);
+    if (counts.size() == 1)
+      return invalid_input(fmt::format(
+          "{}: one count for all experts: made from a .dat file, which has none of single ones", place));
     if (std::ranges::any_of(counts, [](std::int64_t count) { return count >= kExact; }))
       sink.warn(fmt::format("{}: counts of {} and more are not exact: they are kept as f32", place, kExact));
     // gate, up and down of a layer saw the same tokens.

@@ -17,86 +17,233 @@ const Json* member(const Json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+std::int64_t count_in(const Json& answer, const char* key) {
+  const Json* usage = member(answer, "usage");
+  const Json* count = usage == nullptr ? nullptr : member(*usage, key);
+  const bool fits =
+      count != nullptr && count->is_number_unsigned() && count->get<std::uint64_t>() < (1ULL << 40);
+  return fits ? count->get<std::int64_t>() : -1;
+}
+
+// How many of the prompt's tokens had their keys and values from the prefix cache.
+std::int64_t cached_tokens_of(const Json& answer) {
+  const Json* usage = member(answer, "usage");
+  const Json* details = usage == nullptr ? nullptr : member(*usage, "prompt_tokens_details");
+  const Json* count = details == nullptr ? nullptr : member(*details, "cached_tokens");
+  const bool fits =
+      count != nullptr && count->is_number_unsigned() && count->get<std::uint64_t>() < (1ULL << 40);
+  return fits ? count->get<std::int64_t>() : 0;
+}
+
+// The first `tokens` of them, which are taken off.
+Choices take_front(Choices& choices, std::int64_t tokens) {
+  Choices front = choices;
+  const auto at = static_cast<std::ptrdiff_t>(tokens * choices.layers * choices.width);
+  front.tokens = tokens;
+  front.ids.assign(choices.ids.begin(), choices.ids.begin() + at);
+  choices.ids.erase(choices.ids.begin(), choices.ids.begin() + at);
+  choices.tokens -= tokens;
+  return front;
+}
+
+// One of an answer's choices.
+struct Choice {
+  const Json* json;
+  std::string place;
+};
+
+// What the arrays of one answer hold: for each choice the rows of its prompt, from the first token that was
+// asked for on, and of what was generated, but for the last token, which was never run.
+struct ArrayChoices {
+  std::vector<Choices> rows;            // [n]
+  std::vector<std::int64_t> generated;  // [n] rows at the end; empty where the answer does not tell
+  std::size_t per_prompt = 1;           // so many choices in a row answer the same prompt
+};
+
+// How many rows at the end of each choice were generated: by its token_ids, where the answer has them, or by
+// `usage`, which counts over all choices.
+std::vector<std::int64_t> generated_rows(const Json& answer, const std::vector<Choice>& choices,
+                                         const std::vector<Choices>& rows) {
+  const std::int64_t prompt = count_in(answer, "prompt_tokens");
+  const std::int64_t generated = count_in(answer, "completion_tokens");
+  const std::int64_t n = std::ssize(rows);
+  std::vector<std::int64_t> result;
+  std::int64_t listed = 0, all = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Json* ids = member(*choices[i].json, "token_ids");
+    const std::int64_t count = ids != nullptr && ids->is_array() ? std::ssize(*ids) : 0;
+    listed += count;
+    all += rows[i].tokens;
+    result.push_back(std::clamp<std::int64_t>(count - 1, 0, rows[i].tokens));
+  }
+  if (generated >= 0 && listed == generated) return result;  // a stream's last part lists its own alone
+  if (n == 1 && generated > 0) return {std::min(generated - 1, all)};
+  if (n == 1 && prompt >= 0 && prompt <= all) return {all - prompt};
+  if (prompt < 0 || generated < 0 || all != n * prompt + generated - n) return {};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].tokens < prompt) return {};
+    result[i] = rows[i].tokens - prompt;
+  }
+  return result;
+}
+
+// Answers to one prompt, or to several, in a row: as many to each.
+std::size_t choices_per_prompt(const Json& answer, const ArrayChoices& arrays) {
+  const std::int64_t prompt = count_in(answer, "prompt_tokens"), n = std::ssize(arrays.rows);
+  if (arrays.generated.empty() || prompt <= 0) return 1;
+  std::int64_t held = 0;
+  for (std::size_t i = 0; i < arrays.rows.size(); ++i) held += arrays.rows[i].tokens - arrays.generated[i];
+  const std::int64_t times = held / prompt;
+  return held > 0 && held % prompt == 0 && n % times == 0 ? static_cast<std::size_t>(times) : 1;
+}
+
 class AnswerReader {
  public:
   AnswerReader(const ImportOptions& options, RecordingSink& sink) : options_(options), sink_(sink) {}
 
   Status add(const Json& json, const std::string& place) {
     const Json* prompt = member(json, "prompt_routed_experts");
-    const Json* choices = member(json, "choices");
-    if (choices == nullptr) choices = member(json, "outputs");  // of the Python interface
-    Choices prompt_choices =
-        GRACE_TRY(choices_of(prompt == nullptr ? Json() : *prompt, place + ": prompt_routed_experts"));
-    bool any = prompt_choices.tokens > 0;
-    if (choices != nullptr && choices->is_array()) {
-      for (std::size_t i = 0; i < choices->size(); ++i) {
-        const std::string where = fmt::format("{}: choices[{}]", place, i);
-        any = GRACE_TRY(add_choice((*choices)[i], json, where, i == 0 ? prompt_choices : Choices{})) || any;
-      }
-      if (choices->empty()) GRACE_TRY(add_sequence(prompt_choices, {}, place));
-    } else {
-      any = GRACE_TRY(add_choice(json, json, place, prompt_choices)) || any;
-    }
+    const Json* list = member(json, "choices");
+    if (list == nullptr) list = member(json, "outputs");  // of the Python interface
+    std::vector<Choice> choices;
+    if (list != nullptr && list->is_array())
+      for (std::size_t i = 0; i < list->size(); ++i)
+        choices.push_back({&(*list)[i], fmt::format("{}: choices[{}]", place, i)});
+    else
+      choices.push_back({&json, place});
+    const auto is_text = [](const Choice& choice) {
+      const Json* routed = member(*choice.json, "routed_experts");
+      return routed != nullptr && routed->is_string();
+    };
+    const bool any = prompt == nullptr && std::ranges::any_of(choices, is_text)
+                         ? GRACE_TRY(add_arrays(json, choices, place))
+                         : GRACE_TRY(add_lists(prompt, choices, place));
     if (!any)
       sink_.warn(place + ": an answer without routed_experts: was --enable-return-routed-experts given?");
     return {};
   }
 
  private:
-  // One answer to a prompt; whether it says what its tokens chose.
-  Result<bool> add_choice(const Json& choice, const Json& answer, const std::string& place,
-                          const Choices& prompt) {
-    const Json* routed = member(choice, "routed_experts");
-    Choices generated =
-        GRACE_TRY(choices_of(routed == nullptr ? Json() : *routed, place + ": routed_experts"));
-    if (prompt.tokens > 0 || !routed || !routed->is_string()) {
-      GRACE_TRY(add_sequence(prompt, generated, place));
-      return generated.tokens > 0;
+  // The prompt by itself, and what was generated in each choice. Whether the answer says what its tokens
+  // chose.
+  Result<bool> add_lists(const Json* prompt, const std::vector<Choice>& choices, const std::string& place) {
+    Choices front =
+        GRACE_TRY(choices_of(prompt == nullptr ? Json() : *prompt, place + ": prompt_routed_experts"));
+    bool any = front.tokens > 0;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      const Json* routed = member(*choices[i].json, "routed_experts");
+      const Choices generated =
+          GRACE_TRY(choices_of(routed == nullptr ? Json() : *routed, choices[i].place + ": routed_experts"));
+      any = any || generated.tokens > 0;
+      GRACE_TRY(add_sequence(front, generated, choices[i].place));
+      front = {};
     }
-    // Arrays in base64 hold the prompt too, from its first token on.
-    const Json* usage = member(answer, "usage");
-    const Json* count = usage == nullptr ? nullptr : member(*usage, "prompt_tokens");
-    const bool fits = count != nullptr && count->is_number_unsigned() &&
-                      std::cmp_less_equal(count->get<std::uint64_t>(), generated.tokens);
-    const std::int64_t split = fits ? count->get<std::int64_t>() : 0;
-    Choices front = generated;
-    const auto at = static_cast<std::ptrdiff_t>(split * generated.layers * generated.width);
-    front.tokens = split;
-    front.ids.assign(generated.ids.begin(), generated.ids.begin() + at);
-    generated.ids.erase(generated.ids.begin(), generated.ids.begin() + at);
-    generated.tokens -= split;
-    GRACE_TRY(add_sequence(front, generated, place));
-    return front.tokens + generated.tokens > 0;
+    if (choices.empty()) GRACE_TRY(add_sequence(front, {}, place));
+    return any;
+  }
+
+  // Arrays hold the prompt too.
+  Result<bool> add_arrays(const Json& answer, const std::vector<Choice>& choices, const std::string& place) {
+    ArrayChoices arrays;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      const Json* routed = member(*choices[i].json, "routed_experts");
+      arrays.rows.push_back(
+          GRACE_TRY(choices_of(routed == nullptr ? Json() : *routed, choices[i].place + ": routed_experts")));
+    }
+    arrays.generated = generated_rows(answer, choices, arrays.rows);
+    arrays.per_prompt = choices_per_prompt(answer, arrays);
+    if (arrays.generated.empty() && !told_of_phases_) {
+      told_of_phases_ = true;
+      sink_.warn(fmt::format("{}: usage and token_ids do not tell prompt from answer: all taken as {}", place,
+                             options_.phase == Phase::kDecode ? "decode" : "prefill"));
+    }
+    Choices before;
+    bool any = false;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      Choices& rows = arrays.rows[i];
+      any = any || rows.tokens > 0;
+      const bool whole = arrays.generated.empty();
+      const std::int64_t in_front =
+          whole ? (options_.phase == Phase::kDecode ? 0 : rows.tokens) : rows.tokens - arrays.generated[i];
+      Choices front = take_front(rows, in_front);
+      // Run once, however many answers there are to it.
+      const bool again = i > 0 && !whole && (i % arrays.per_prompt != 0 || front.ids == before.ids);
+      if (!again) before = front;
+      if (i == 0 && !whole && (choices.size() == 1 || arrays.per_prompt == choices.size()))
+        leave_out_cached(answer, front);
+      GRACE_TRY(add_sequence(again ? Choices{} : front, rows, choices[i].place));
+    }
+    return any;
+  }
+
+  // Rows of cached positions are those of the request that ran them.
+  static void leave_out_cached(const Json& answer, Choices& front) {
+    const std::int64_t not_asked_for =
+        std::max<std::int64_t>(count_in(answer, "prompt_tokens") - front.tokens, 0);
+    const std::int64_t cached =
+        std::clamp<std::int64_t>(cached_tokens_of(answer) - not_asked_for, 0, front.tokens);
+    const std::int64_t ids = cached * front.layers * front.width;
+    std::fill_n(front.ids.begin(), ids, RecordingSink::kNotRecorded);
   }
 
   Status add_sequence(const Choices& prompt, const Choices& generated, const std::string& place) {
-    for (const Choices* part : {&prompt, &generated}) GRACE_TRY(check(*part, place));
     if (prompt.tokens + generated.tokens == 0) return {};
+    if (layers_ == 0) GRACE_TRY(begin(prompt, generated, place));
+    for (const Choices* part : {&prompt, &generated})
+      if (part->tokens > 0 && (part->layers != layers_ || part->width != width_))
+        return invalid_input(fmt::format("{}: {} layers of {} choices, an earlier answer has {} of {}", place,
+                                         part->layers, part->width, layers_, width_));
     GRACE_TRY(sink_.begin_sequence());
-    GRACE_TRY(sink_.add_tokens(prompt.ids, Phase::kPrefill, {place, 0}));
-    return sink_.add_tokens(generated.ids, Phase::kDecode, {place, prompt.tokens});
+    GRACE_TRY(sink_.add_tokens(of_moe_layers(prompt), Phase::kPrefill, {place, 0}));
+    return sink_.add_tokens(of_moe_layers(generated), Phase::kDecode, {place, prompt.tokens});
   }
 
-  Status check(const Choices& part, const std::string& place) {
-    if (part.tokens == 0) return {};
-    if (layers_ == 0) {
-      layers_ = part.layers;
-      width_ = part.width;
-      if (layers_ > kMaxDecoderLayer || width_ > kMaxExperts)
-        return invalid_input(fmt::format("{}: {} layers of {} choices", place, layers_, width_));
-      std::vector<int> layers =
-          GRACE_TRY(decoder_layers_of(static_cast<std::size_t>(layers_), options_, "vLLM", sink_));
-      return sink_.begin_tokens(0, static_cast<int>(width_), std::move(layers));
+  // Dense layers have rows too, of zeros, which no MoE layer of K > 1 can have; in lists they may be absent.
+  Status begin(const Choices& prompt, const Choices& generated, const std::string& place) {
+    const Choices& any = prompt.tokens > 0 ? prompt : generated;
+    layers_ = any.layers;
+    width_ = any.width;
+    if (layers_ > kMaxDecoderLayer || width_ > kMaxExperts)
+      return invalid_input(fmt::format("{}: {} layers of {} choices", place, layers_, width_));
+    const auto count = static_cast<std::size_t>(layers_), width = static_cast<std::size_t>(width_);
+    std::vector<bool> has_zero(count, false), has_other(count, false);
+    for (const Choices* part : {&prompt, &generated})
+      for (std::size_t i = 0; i < part->ids.size() && part->width == width_ && part->layers == layers_; ++i) {
+        if (part->ids[i] == 0) has_zero[i / width % count] = true;
+        if (part->ids[i] > 0) has_other[i / width % count] = true;
+      }
+    std::vector<bool> is_empty(count, false);
+    if (width > 1)
+      for (std::size_t l = 0; l < count; ++l) is_empty[l] = has_zero[l] && !has_other[l];
+    const bool says_less = options_.dense_layers > 0 || !options_.decoder_layers.empty();
+    const bool every_layer = std::ranges::find(is_empty, true) != is_empty.end() ||
+                             (any.is_unsigned && (width == 1 || !says_less));
+    if (every_layer) {
+      rows_ = GRACE_TRY(moe_rows(is_empty, options_, place, sink_));
+      return sink_.begin_tokens(0, static_cast<int>(width_), rows_);
     }
-    if (part.layers != layers_ || part.width != width_)
-      return invalid_input(fmt::format("{}: {} layers of {} choices, an earlier answer has {} of {}", place,
-                                       part.layers, part.width, layers_, width_));
-    return {};
+    return sink_.begin_tokens(0, static_cast<int>(width_),
+                              GRACE_TRY(decoder_layers_of(count, options_, "vLLM", sink_)));
+  }
+
+  std::vector<std::int32_t> of_moe_layers(const Choices& choices) const {
+    if (rows_.empty() || choices.tokens == 0) return choices.ids;
+    const auto width = static_cast<std::size_t>(width_), count = static_cast<std::size_t>(layers_);
+    std::vector<std::int32_t> kept;
+    for (std::size_t t = 0; t < static_cast<std::size_t>(choices.tokens); ++t)
+      for (const int row : rows_) {
+        const auto from = choices.ids.begin() +
+                          static_cast<std::ptrdiff_t>((t * count + static_cast<std::size_t>(row)) * width);
+        kept.insert(kept.end(), from, from + static_cast<std::ptrdiff_t>(width));
+      }
+    return kept;
   }
 
   const ImportOptions& options_;
   RecordingSink& sink_;
   std::int64_t layers_ = 0, width_ = 0;
+  std::vector<int> rows_;  // of the MoE layers, where dense ones have rows too
+  bool told_of_phases_ = false;
 };
 
 // Rows of whole numbers >= 0, all of one length.
