@@ -11,9 +11,12 @@ if(GRACE_SANITIZE)
   target_compile_options(grace_flags INTERFACE -fsanitize=${GRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(grace_flags INTERFACE -fsanitize=${GRACE_SANITIZE})
 endif()
+if(GRACE_FUZZ)  # the rooms tell the fuzzer which of their branches it has reached; without that it only guesses
+  target_compile_options(grace_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 # The command line and the tests: nothing in them needs the optimiser, and their headers' templates take half of a build's time.
 add_library(grace_light_flags INTERFACE)
-target_compile_options(grace_light_flags INTERFACE $<$<CONFIG:Release>:-O1>
+target_compile_options(grace_light_flags INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>
   $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-expand=300> $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>)
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/rooms.txt GRACE_ROOM_LINES REGEX "^[a-z]")
