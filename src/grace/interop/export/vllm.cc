@@ -1,5 +1,5 @@
 // vLLM: the mapping record of pull request 41141, and the rank of each expert of pull request 34811. 0.33.0
-// and the main branch read neither; docs/from-vllm.md has a plugin that does.
+// reads neither; docs/from-vllm.md has a plugin that does.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -41,7 +41,7 @@ Result<Exported> write(const SlotMap& slots, const ExportOptions& options) {
                   "\"disable_online_rebalancing\": true}}'",
                   redundant, options.file));
   out.notes = {
-      "vLLM (0.33.0, and its main branch) reads no placement: this file needs pull request 41141 "
+      "vLLM as released (0.33.0) reads no placement: this file needs pull request 41141 "
       "(github.com/vllm-project/vllm/pull/41141), which adds initial_mapping_path to the EPLB configuration; "
       "or "
       "the plugin of docs/from-vllm.md, and then --eplb-config without initial_mapping_path and "
@@ -130,7 +130,7 @@ Result<Exported> write_ranks(const SlotMap& slots, const ExportOptions& options)
   out.start_with = parallel_flags(slots);
   out.start_with.push_back(fmt::format("--expert-placement-file {}", options.file));
   out.notes = {
-      "vLLM (0.33.0, and its main branch) reads no placement: this file needs pull request 34811 "
+      "vLLM as released (0.33.0) reads no placement: this file needs pull request 34811 "
       "(github.com/vllm-project/vllm/pull/34811), and excludes --enable-eplb.",
       "One rank for each expert, the same in all layers."};
   return out;
