@@ -82,6 +82,30 @@ class AChat(unittest.TestCase):
         text = json.loads(grace(*arguments, "--json").stdout)["outputs"][0]["text"]
         self.assertEqual(grace(*arguments).stdout, text + "\n")
 
+    def talked(self, said: str, *arguments) -> str:
+        done = subprocess.run([PROGRAM, "run", self.model, "--chat", "--max-new-tokens", "8", "--ignore-eos", *map(str, arguments)], input=said, capture_output=True,
+                              text=True, timeout=600)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_answers_message_after_message(self):
+        first = self.outputs("--chat", "--prompt", "Hello")[0]["text"]
+        messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": first}, {"role": "user", "content": "Bye"}]
+        second = self.outputs("--chat", "--messages", self.written("turns.json", messages))[0]["text"]
+        for cluster in ("1x1", "2x2"):
+            self.assertEqual(self.talked("Hello\n\nBye\n/new\nHello", "--cluster", cluster), f"{first}\n{second}\n{first}\n")
+        self.assertEqual(self.talked(""), "")
+        system = self.outputs("--chat", "--prompt", "Hello", "--system", "Be brief.")[0]["text"]
+        self.assertEqual(self.talked("Hello\n/new\nHello\n", "--system", "Be brief."), f"{system}\n{system}\n")
+
+    def test_says_what_a_chat_in_turns_cannot(self):
+        self.refuses(self.model, "--chat", "--json", saying="--json with --chat needs a prompt")
+        self.refuses(self.model, "--chat", "--transport", "mpi", saying="--transport in_process")
+        self.refuses(DEMO, "--chat", saying="no chat template")
+        done = subprocess.run([PROGRAM, "run", self.model, "--chat"], input="long " * 4000, capture_output=True, text=True, timeout=600)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Agrace: \d+ tokens and 64 new ones are more than the model's \d+ positions\n\Z")
+
     def test_is_the_same_text_on_four_ranks(self):
         self.assertEqual(self.outputs("--chat", "--prompt", "Hello", "--cluster", "2x2"), self.outputs("--chat", "--prompt", "Hello"))
 
@@ -90,7 +114,6 @@ class AChat(unittest.TestCase):
 
     def test_refuses_flags_that_contradict_one_another(self):
         messages = self.written("one.json", [{"role": "user", "content": "x"}])
-        self.refuses(self.model, "--chat", saying="give one of")
         self.refuses(self.model, "--chat", "--prompt", "x", "--messages", messages, saying="give one of")
         self.refuses(self.model, "--chat", "--token-ids", messages, saying="give one of")
         self.refuses(self.model, "--chat", "--messages", messages, "--system", "x", saying="--system or --messages")

@@ -321,6 +321,7 @@ class Running(CommandLine):
             self.refuses(*command, "--cluster", "2x2", "--transport", "mpi", "--dispatch", "three_stage", saying="two_stage")
         self.refuses(*run, "--dtype", "fp4", saying="fp4")
         self.refuses(*run, "--threads", 0, saying="0 is outside [1, 1024]")
+        self.fails(*run, "--threads", 1024, "--pin", saying="this machine's ranks have 1024 threads or more")
         self.refuses(*run, "--max-new-tokens", 0, saying="0 is less than 1")
         self.refuses(*run, "--top-p", 2, saying="2 is outside (0, 1]")
         self.refuses(*run, "--prompt", "x", saying="--token-ids")
@@ -565,6 +566,10 @@ class Calibrating(CommandLine):
         self.assertTrue(told["nodes_are_one_machine"])
         self.assertIn("not a network", " ".join(told["notes"]))
 
+    def test_measures_what_the_model_will_be_calculated_with(self):
+        for dtype in ("bf16", "int8"):
+            self.assertEqual(self.measured("--ranks", 2, "--dtype", dtype, "--kernels", "portable")["dtype"], dtype)
+
     def test_measures_nodes_that_differ(self):
         link = {"bytes_per_s": 1, "latency_s": 0}
         nodes = [{"devices": [{"count": 2, "slots": 5}]}, {"devices": [{}]}]
@@ -596,6 +601,7 @@ class Calibrating(CommandLine):
         self.refuses(*measure, "--cluster", "1x1", saying="1 device has no link")
         self.refuses(*measure, "--threads", 0, saying="0 is outside [1, 1024]")
         self.refuses(*measure, "--seconds", 0, saying="0 is outside (0, 3600]")
+        self.refuses(*measure, "--dtype", "fp4", saying="fp4")
         self.refuses(*measure, "--transport", "pigeon", saying="pigeon")
         self.refuses("calibrate", saying="--out")
 

@@ -182,7 +182,7 @@ class Exchanges {
 
 class Meter {
  public:
-  Meter(Transport& transport, ThreadPool& pool, const Layout& layout)
+  Meter(Transport& transport, ThreadPool& pool, const Layout& layout, const kernels::Arithmetic& arithmetic)
       : transport_(transport),
         pool_(pool),
         exchanges_(Exchanges(layout.shape, transport.rank()).take()),
@@ -190,11 +190,12 @@ class Meter {
     // Together the ranks of a host hold several times any cache's bytes, so that weights come from memory.
     constexpr double kBytesOfHost = 512e6, kLeastBytes = 48e6;
     const double bytes = std::max(kLeastBytes, kBytesOfHost / layout.ranks_here);
-    const auto count = static_cast<std::size_t>(std::ceil(bytes / (kExpertFloats * sizeof(float))));
-    experts_.resize(std::max(count, static_cast<std::size_t>(pool.num_threads())));
     const std::vector<float> values(static_cast<std::size_t>(kHidden) * kFfn, 0.01F);
-    for (kernels::PackedExpert& expert : experts_)
-      expert = kernels::pack_expert(values, values, values, kHidden, kFfn);
+    const auto make = [&] { return kernels::pack_expert(values, values, values, kHidden, kFfn, arithmetic); };
+    experts_.push_back(make());
+    const auto count = static_cast<std::size_t>(std::ceil(bytes / expert_bytes()));
+    while (experts_.size() < std::max(count, static_cast<std::size_t>(pool.num_threads())))
+      experts_.push_back(make());
   }
 
   const std::vector<Exchange>& exchanges() const { return exchanges_; }
@@ -210,15 +211,19 @@ class Meter {
     GRACE_TRY(transport_.barrier());
     row.push_back(6.0 * kHidden * kFfn * kManyRows * experts_per_s(kManyRows));
     GRACE_TRY(transport_.barrier());
-    row.push_back(sizeof(float) * kExpertFloats * experts_per_s(1));
+    row.push_back(expert_bytes() * experts_per_s(1));
     return row;
   }
 
  private:
   static constexpr int kHidden = 1024, kFfn = 512;
-  static constexpr double kExpertFloats = 3.0 * kHidden * kFfn;
   static constexpr int kManyRows = 256;        // where arithmetic is the bound
   static constexpr double kWorkSeconds = 0.1;  // of each kind and round: many time slices of a shared core
+
+  // Of one expert's weights, as the kernels read them.
+  double expert_bytes() const {
+    return static_cast<double>(experts_.front().gate_up.panels.size() + experts_.front().down.panels.size());
+  }
 
   Result<double> time_of(const Exchange& exchange) {
     GRACE_TRY(transport_.barrier());
@@ -389,7 +394,7 @@ Result<Calibration> calibrate(Transport& transport, ThreadPool& pool, const Cali
   Calibration result;
   result.cluster = layout.shape;
   result.host_of = layout.host_of;
-  Meter meter(transport, pool, layout);
+  Meter meter(transport, pool, layout, options.arithmetic);
   Samples samples;
   GRACE_TRY(measure(transport, meter, options.seconds, samples, result, progress));
   const std::vector<Exchange>& exchanges = meter.exchanges();

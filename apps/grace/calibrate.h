@@ -12,12 +12,14 @@
 #include "grace/cluster/calibration.h"
 #include "grace/cluster/cluster.h"
 #include "grace/comm/transport.h"
+#include "grace/kernels/instructions.h"
 
 namespace grace::app {
 
 struct CalibrateOptions {
-  std::optional<Cluster> shape;  // which ranks share a node; without it those of one host do
-  double seconds = 8;            // how long to go on with rounds, above 0; three are measured at least
+  std::optional<Cluster> shape;         // which ranks share a node; without it those of one host do
+  double seconds = 8;                   // how long to go on with rounds, above 0; three are measured at least
+  kernels::Arithmetic arithmetic = {};  // of the expert kernels
 };
 
 // One kind of exchange at one size.

@@ -22,26 +22,22 @@ Result<std::pair<std::string, Json>> variable_of(const std::string& assignment) 
   return std::pair(assignment.substr(0, sign), json.ok() ? json.value() : Json(value));
 }
 
-// A list of messages, or an object with `messages` and perhaps `tools`.
-Result<Json> read_conversation(const std::string& path, ChatOptions& options) {
-  Json json = GRACE_TRY(read_json(path));
-  if (!json.is_object()) {
-    GRACE_TRY(check_messages(json, path));
-    return json;
-  }
-  const Json messages = json.value("messages", Json());
-  GRACE_TRY(check_messages(messages, path));
-  options.tools = json.value("tools", Json());
-  if (!options.tools.is_null() && !options.tools.is_array())
-    return invalid_input(fmt::format("{}: tools: {} is no list", path, shown(options.tools)));
-  return messages;
-}
+struct Given {
+  Json messages, tools;  // tools may be null
+};
 
-Json conversation_of(const std::string& system, const std::string& prompt) {
-  Json messages = Json::array();
-  if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
-  messages.push_back({{"role", "user"}, {"content", prompt}});
-  return messages;
+// A list of messages, or an object with `messages` and perhaps `tools`.
+Result<Given> read_conversation(const std::string& path) {
+  Json json = GRACE_TRY(read_json(path));
+  Given read{std::move(json), Json()};
+  if (read.messages.is_object()) {
+    const Json object = std::move(read.messages);
+    read = {object.value("messages", Json()), object.value("tools", Json())};
+  }
+  GRACE_TRY(check_messages(read.messages, path));
+  if (!read.tools.is_null() && !read.tools.is_array())
+    return invalid_input(fmt::format("{}: tools: {} is no list", path, shown(read.tools)));
+  return read;
 }
 
 std::tm local_time() {
@@ -54,8 +50,10 @@ std::tm local_time() {
 }  // namespace
 
 void add_chat_flags(CLI::App& command, ChatFlags& flags) {
-  command.add_flag("--chat", flags.chat,
-                   "each prompt is a user's message, put to the model by its folder's chat template");
+  command.add_flag(
+      "--chat", flags.chat,
+      "each prompt is a user's message, put to the model by its folder's chat template; without a prompt "
+      "messages are read as they are typed, and answered in turn");
   command.add_option("--system", flags.system, "with --chat: a system message before each prompt");
   command.add_option(
       "--messages", flags.messages,
@@ -82,20 +80,40 @@ Status check_chat_flags(const ChatFlags& flags) {
   return {};
 }
 
-Result<std::vector<std::string>> chat_texts(const ChatFlags& flags, const std::filesystem::path& folder,
-                                            const std::vector<std::string>& prompts) {
+Result<ChatPrompts> ChatPrompts::load(const ChatFlags& flags, const std::filesystem::path& folder) {
   ChatOptions options;
   for (const std::string& assignment : flags.variables) {
     auto [name, value] = GRACE_TRY(variable_of(assignment));
     options.variables.insert_or_assign(std::move(name), std::move(value));
   }
-  std::vector<Json> conversations;
-  if (!flags.messages.empty()) conversations.push_back(GRACE_TRY(read_conversation(flags.messages, options)));
-  for (const std::string& prompt : prompts) conversations.push_back(conversation_of(flags.system, prompt));
-  const ChatTemplate chat = GRACE_TRY(ChatTemplate::load(folder));
-  const std::tm now = local_time();
+  ChatTemplate chat = GRACE_TRY(ChatTemplate::load(folder));
+  return ChatPrompts(std::move(chat), std::move(options), flags.system);
+}
+
+Json ChatPrompts::opening() const {
+  Json messages = Json::array();
+  if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
+  return messages;
+}
+
+Result<std::string> ChatPrompts::text_of(const Json& messages, const Json& tools) const {
+  ChatOptions options = options_;
+  options.tools = tools;
+  return template_.render(messages, options, local_time());
+}
+
+Result<std::vector<std::string>> chat_texts(const ChatFlags& flags, const std::filesystem::path& folder,
+                                            const std::vector<std::string>& prompts) {
+  Given given;
+  if (!flags.messages.empty()) given = GRACE_TRY(read_conversation(flags.messages));
+  const ChatPrompts chat = GRACE_TRY(ChatPrompts::load(flags, folder));
   std::vector<std::string> texts;
-  for (const Json& messages : conversations) texts.push_back(GRACE_TRY(chat.render(messages, options, now)));
+  if (!flags.messages.empty()) texts.push_back(GRACE_TRY(chat.text_of(given.messages, given.tools)));
+  for (const std::string& prompt : prompts) {
+    Json messages = chat.opening();
+    messages.push_back({{"role", "user"}, {"content", prompt}});
+    texts.push_back(GRACE_TRY(chat.text_of(messages)));
+  }
   return texts;
 }
 

@@ -3,9 +3,12 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grace/base/result.h"
+#include "grace/files/json_file.h"
+#include "grace/text/chat_template.h"
 
 namespace CLI {
 class App;
@@ -22,6 +25,24 @@ struct ChatFlags {
 
 // --chat, --system, --messages, --chat-variable.
 void add_chat_flags(CLI::App& command, ChatFlags& flags);
+
+// How a model folder's template puts conversations, with what the flags say of it. Immutable.
+class ChatPrompts {
+ public:
+  // Errors: those of the folder's template and of the flags.
+  static Result<ChatPrompts> load(const ChatFlags& flags, const std::filesystem::path& folder);
+
+  // The messages that every conversation begins with, a JSON list: the system's, or none.
+  Json opening() const;
+  Result<std::string> text_of(const Json& messages, const Json& tools = nullptr) const;
+
+ private:
+  ChatPrompts(ChatTemplate chat, ChatOptions options, std::string system)
+      : template_(std::move(chat)), options_(std::move(options)), system_(std::move(system)) {}
+  ChatTemplate template_;
+  ChatOptions options_;
+  std::string system_;
+};
 
 // What the model of `folder` is to read: one text for each prompt, a conversation of its own, or the one of
 // --messages. Errors: invalid_input where flags contradict one another; those of the file and of the folder's

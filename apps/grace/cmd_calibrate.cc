@@ -19,6 +19,7 @@ namespace {
 
 struct Flags {
   std::string out, cluster, transport, hosts;
+  std::string dtype = "f32", kernels = "auto";
   int ranks = 0, threads = 1;
   double seconds = 8, deadline_s = kDefaultDeadlineS;
   bool json = false;
@@ -109,7 +110,7 @@ std::string speeds_text(const Calibration& c) {
                      fmt::join(others, ", "));
 }
 
-report::Table table_of(const Calibration& c) {
+report::Table table_of(const Calibration& c, const Flags& flags) {
   report::Table table;
   table.columns = {"", "latency", "spread", "rate", "spread"};
   const auto add_link = [&](std::string_view name, const std::optional<LinkFit>& fit) {
@@ -122,8 +123,8 @@ report::Table table_of(const Calibration& c) {
   add_link("between nodes, all at once", c.between_nodes);
   add_link("one message between two devices", c.two_devices);
   add_link("one message between two nodes", c.two_nodes);
-  table.rows.push_back(
-      {"expert kernels, f32", "", "", rate_text(c.flops_per_s.value, "FLOP"), percent(c.flops_per_s.spread)});
+  table.rows.push_back({fmt::format("expert kernels, {}", flags.dtype), "", "",
+                        rate_text(c.flops_per_s.value, "FLOP"), percent(c.flops_per_s.spread)});
   table.rows.push_back({"experts' weights from memory", "", "", rate_text(c.memory_bytes_per_s.value, "B"),
                         percent(c.memory_bytes_per_s.spread)});
   return table;
@@ -153,6 +154,7 @@ Json json_of(const Calibration& c, const Flags& flags, bool mpi) {
           {"ranks", c.host_of.size()},
           {"hosts", c.num_hosts()},
           {"threads", flags.threads},
+          {"dtype", flags.dtype},
           {"transport", mpi ? "mpi" : "in_process"},
           {"machine", machine_name()},
           {"nodes_are_one_machine", is_one_host_as_nodes(c)},
@@ -174,9 +176,16 @@ Result<int> run(const Flags& flags, const Context& context) {
   const bool mpi = GRACE_TRY(uses_mpi(flags.transport));
   CalibrateOptions options;
   options.seconds = flags.seconds;
+  options.arithmetic.numbers = GRACE_TRY(kernels::find_numbers(flags.dtype));
+  options.arithmetic.instructions = GRACE_TRY(kernels::find_instructions(flags.kernels));
   if (!flags.cluster.empty()) options.shape = GRACE_TRY(parse_cluster(flags.cluster));
   const int size = GRACE_TRY(num_ranks(flags, options.shape, mpi));
-  Ranks ranks = GRACE_TRY(Ranks::make({size, mpi, flags.hosts, flags.threads, flags.deadline_s}, context));
+  Ranks ranks = GRACE_TRY(Ranks::make({.size = size,
+                                       .mpi = mpi,
+                                       .hosts = flags.hosts,
+                                       .threads = flags.threads,
+                                       .deadline_s = flags.deadline_s},
+                                      context));
   Progress progress("calibrate");
   Calibration result;
   const auto body = [&](Transport& transport, ThreadPool& pool) -> Status {
@@ -198,7 +207,7 @@ Result<int> run(const Flags& flags, const Context& context) {
     print_json(json_of(result, flags, mpi));
     return 0;
   }
-  print(report::terminal_table(table_of(result)));
+  print(report::terminal_table(table_of(result, flags)));
   for (const std::string& note : notes_of(result, flags.threads)) print(note + "\n");
   print(speeds_text(result) + "\n");
   print(fmt::format("{}: written; {}, {} rounds in {:.1f} s\n", flags.out, result.cluster.name, result.rounds,
@@ -224,6 +233,9 @@ void add_calibrate(CLI::App& app, Context& context) {
                       "an mpirun hostfile; without it everything is on this machine");
   add_deadline(*command, flags->deadline_s);
   command->add_option("--threads", flags->threads, "threads of each rank (default 1)");
+  command->add_option("--dtype", flags->dtype,
+                      "what experts are calculated with, as of run: f32 (default), bf16 or int8");
+  command->add_option("--kernels", flags->kernels, "the instructions they use, as of run (default auto)");
   command->add_option("--seconds", flags->seconds, "how long to measure (default 8; three rounds at least)");
   command->add_flag("--json", flags->json, "one JSON value");
   command->footer("Example:\n  grace calibrate --out out/here.json --transport mpi --ranks 2");

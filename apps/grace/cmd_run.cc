@@ -4,8 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "chat_prompts.h"
+#include "chat_session.h"
 #include "context.h"
 #include "grace/files/mapped_file.h"
 #include "launch.h"
@@ -39,7 +41,8 @@ Result<Inputs> inputs_of(const Flags& flags, const ModelConfig& config) {
   const int ways = (flags.prompt.empty() ? 0 : 1) + (flags.prompts.empty() ? 0 : 1) + (by_ids ? 1 : 0) +
                    (by_messages ? 1 : 0);
   if (flags.chat.chat && (ways != 1 || by_ids))
-    return invalid_input("run: with --chat give one of --prompt TEXT, --prompts FILE.jsonl, --messages FILE");
+    return invalid_input(
+        "run: with --chat give one of --prompt TEXT, --prompts FILE.jsonl, --messages FILE, or none");
   if (ways != 1)
     return invalid_input("run: give one of --prompt TEXT, --prompts FILE.jsonl, --token-ids FILE");
   Inputs inputs;
@@ -107,15 +110,35 @@ std::int64_t cached_tokens_of(const std::vector<std::vector<std::int32_t>>& prom
   return *std::ranges::max_element(tokens);
 }
 
+// Whether messages are to be read as they are typed.
+bool is_in_turns(const Flags& flags) {
+  return flags.chat.chat && flags.prompt.empty() && flags.prompts.empty() && flags.token_ids.empty() &&
+         flags.chat.messages.empty();
+}
+
+Status run_in_turns(const Flags& flags, const Job& job, const GenerateOptions& options,
+                    const Context& context) {
+  GRACE_TRY(check_chat_flags(flags.chat));
+  for (const auto& [given, name] :
+       {std::pair(flags.json, "--json"), std::pair(!flags.record.empty(), "--record"),
+        std::pair(!flags.timeline.empty(), "--timeline")})
+    if (given) return invalid_input(fmt::format("run: {} with --chat needs a prompt", name));
+  return chat_in_turns(job, flags.chat, options, context);
+}
+
 Result<int> run(const Flags& flags, const Context& context) {
   GRACE_TRY(check_options(flags.generate));
   const Job job = GRACE_TRY(prepare_job(flags.engine));
+  GenerateOptions options = flags.generate;
+  options.seed = job.seed;
+  if (is_in_turns(flags)) {
+    GRACE_TRY(run_in_turns(flags, job, options, context));
+    return 0;
+  }
   const Inputs inputs = GRACE_TRY(inputs_of(flags, job.config));
   const std::int64_t cached = cached_tokens_of(inputs.ids, flags.generate, job.cluster);
   GRACE_TRY(check_memory(job, job.plan, cached));
   say_memory(job, job.plan, cached);
-  GenerateOptions options = flags.generate;
-  options.seed = job.seed;
   Ranks ranks = GRACE_TRY(Ranks::make(job, context));
   Progress progress("run");
   const RecordedRun run = GRACE_TRY(
@@ -162,7 +185,7 @@ void add_run(CLI::App& app, Context& context) {
       "  grace run models/demo --prompt \"The package\" --cluster 2x2 --record out/run.jsonl --timeline "
       "out/run.trace.json\n"
       "  grace run MODEL --chat --system \"Be brief.\" --prompt \"What is a plan?\" --chat-variable "
-      "enable_thinking=false");
+      "enable_thinking=false\n  grace run MODEL --chat   # reads messages as they are typed");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return run(*flags, context); }; });
 }

@@ -80,6 +80,12 @@ bool speaks_for_job() {
   return std::getenv(kSupervisedVariable) == nullptr && rank != nullptr && std::string_view(rank) == "0";
 }
 
+// Which of this machine's ranks this process is.
+int rank_of_machine() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  return rank == nullptr ? 0 : std::atoi(rank);
+}
+
 }  // namespace
 
 EngineOptions engine_options(const Job& job) {
@@ -128,6 +134,7 @@ Status prepare_ranks(const EngineFlags& flags, Job& job) {
   if (flags.threads < 1 || flags.threads > kMostThreads)
     return invalid_input(fmt::format("--threads: {} is outside [1, {}]", flags.threads, kMostThreads));
   job.threads = flags.threads;
+  job.pin = flags.pin;
   job.cluster = GRACE_TRY(parse_cluster(flags.cluster));
   return {};
 }
@@ -170,7 +177,7 @@ Result<Job> prepare_job(const EngineFlags& flags) {
 
 Result<Ranks> Ranks::make(const Job& job, const Context& context) {
   const RanksWanted wanted = {
-      job.cluster.num_devices(), job.mpi, job.hosts, job.threads, job.deadline_s, job.progress};
+      job.cluster.num_devices(), job.mpi, job.hosts, job.threads, job.pin, job.deadline_s, job.progress};
   return make(wanted, context, [&] { return fingerprint_of(job, context); });
 }
 
@@ -184,7 +191,7 @@ Result<Ranks> Ranks::make(const RanksWanted& wanted, const Context& context,
     return invalid_input(fmt::format("--deadline: {:g} is outside [{:g}, {:g}]", wanted.deadline_s,
                                      kLeastDeadlineS, kMostDeadlineS));
   if (wanted.mpi && !inside_mpi()) std::exit(GRACE_TRY(run_under_mpirun(wanted, context)));
-  Ranks ranks(wanted.size, wanted.threads);
+  Ranks ranks(wanted.size, wanted.threads, wanted.pin);
   if (!wanted.mpi) return ranks;
   int argc = context.argc;
   char** argv = context.argv;
@@ -199,9 +206,13 @@ Result<Ranks> Ranks::make(const RanksWanted& wanted, const Context& context,
 }
 
 Status Ranks::run(const std::function<Status(Transport&, ThreadPool&)>& body) {
-  const int threads = threads_;
   const auto with_pool = [&](Transport& transport) -> Status {
-    ThreadPool pool(threads);
+    ThreadPool pool(threads_);
+    const int local = mpi_ == nullptr ? transport.rank() : rank_of_machine();
+    if (pin_ && !pool.pin(local * threads_))
+      return unsupported(
+          fmt::format("--pin: this machine's ranks have {} threads or more, and it has {} processors",
+                      (local + 1) * threads_, num_processors()));
     return body(transport, pool);
   };
   if (mpi_ == nullptr) return run_in_process(size_, kRankTimeout, with_pool);

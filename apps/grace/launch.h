@@ -45,6 +45,7 @@ struct Job {
   std::string hosts;
   std::string packed_cache;
   int threads = 1;
+  bool pin = false;
   std::uint64_t seed = 0;
   double deadline_s = kDefaultDeadlineS;
 };
@@ -73,6 +74,7 @@ struct RanksWanted {
   bool mpi = false;
   std::string hosts;
   int threads = 1;                        // of each
+  bool pin = false;                       // each thread to a processor of its own
   double deadline_s = kDefaultDeadlineS;  // with mpi: how long a rank may be silent
   Progress progress = Progress::kPolling;
 };
@@ -90,7 +92,8 @@ class Ranks {
 
   int size() const { return size_; }
 
-  // Calls body once on every rank, each with a thread pool of its own.
+  // Calls body once on every rank, each with a thread pool of its own. Errors: the body's; unsupported where
+  // threads are to be pinned and the ranks of this machine have more than it has processors.
   Status run(const std::function<Status(Transport&, ThreadPool&)>& body);
 
   // Whether the rank of `transport` stores what the whole process keeps: rank 0 among threads, each process
@@ -100,13 +103,14 @@ class Ranks {
   bool speaks() const { return mpi_ == nullptr || mpi_->rank() == 0; }
 
  private:
-  Ranks(int size, int threads) : size_(size), threads_(threads) {}
+  Ranks(int size, int threads, bool pin) : size_(size), threads_(threads), pin_(pin) {}
   static Result<Ranks> make(const RanksWanted& wanted, const Context& context,
                             const std::function<std::map<std::string, std::string>()>& fingerprint);
   // Lets parent and peers know of a fault. REQUIRES: mpi_.
   Status told(Status done);
   int size_ = 1;
   int threads_ = 1;
+  bool pin_ = false;
   RankVoice* voice_ = nullptr;  // of main
   std::unique_ptr<Transport> mpi_;
 };

@@ -42,6 +42,7 @@ struct EngineFlags {
   std::string hosts;         // an mpirun hostfile
   std::string packed_cache;  // a folder; empty: none
   int threads = 1;           // per rank
+  bool pin = false;
   std::uint64_t seed = 0;
   std::string combine = "exact";
   std::string wire = "f32", overlap = "auto", parts = "auto", progress = "polling";
@@ -49,7 +50,8 @@ struct EngineFlags {
   double deadline_s = kDefaultDeadlineS;
 };
 
-// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --seed, --dtype, --kernels, --packed-cache,
+// MODEL, --cluster, --transport, --dispatch, --plan, --threads, --pin, --seed, --dtype, --kernels,
+// --packed-cache,
 // --combine, --exact, --hosts, --deadline and more.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 

@@ -54,6 +54,25 @@ TEST(AThreadPool, RunsManyShortRoundsOneBehindTheOther) {
   }
 }
 
+TEST(AThreadPool, HoldsItsThreadsToProcessorsOfTheirOwnAndLetsGo) {
+  const int processors = num_processors();
+  {
+    ThreadPool pool(processors);
+    ASSERT_TRUE(pool.pin(0));
+    std::vector<int> may_use(static_cast<std::size_t>(processors), 0);
+    for (int round = 0; round < 100; ++round)
+      pool.for_each(may_use.size(), [&](std::size_t, int thread) {
+        may_use[static_cast<std::size_t>(thread)] = num_processors();
+      });
+    EXPECT_EQ(may_use.front(), 1);
+    for (const int count : may_use) EXPECT_LE(count, 1);
+  }
+  EXPECT_EQ(num_processors(), processors);
+  ThreadPool pool(2);
+  EXPECT_FALSE(pool.pin(processors - 1));
+  EXPECT_EQ(num_processors(), processors);
+}
+
 TEST(AThreadPool, RunsEachItemOnce) {
   for (int threads : {1, 2, 5}) {
     ThreadPool pool(threads);

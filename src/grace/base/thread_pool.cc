@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "grace/base/check.h"
 
 #if defined(__linux__)
+#include <pthread.h>
 #include <sched.h>
 #endif
 
@@ -22,31 +24,53 @@ void relax() {
 #endif
 }
 
-// Processors this process may run on.
-int processors() {
+// Those that the calling thread may run on, ascending; none where the system does not tell.
+std::vector<int> own_processors() {
+  std::vector<int> own;
 #if defined(__linux__)
   cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return own;
+  for (int p = 0; p < CPU_SETSIZE; ++p)
+    if (CPU_ISSET(p, &allowed)) own.push_back(p);
 #endif
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return own;
+}
+
+bool hold_to([[maybe_unused]] std::thread::native_handle_type thread,
+             [[maybe_unused]] std::span<const int> processors) {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  for (const int p : processors) CPU_SET(p, &allowed);
+  return ::pthread_setaffinity_np(thread, sizeof allowed, &allowed) == 0;
+#else
+  return false;
+#endif
 }
 
 }  // namespace
+
+int num_processors() {
+  const std::vector<int> own = own_processors();
+  return own.empty() ? static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))
+                     : static_cast<int>(own.size());
+}
 
 Result<int> threads_for(int asked) {
   constexpr int kMost = 1024;
   if (asked < 0 || asked > kMost)
     return invalid_input(fmt::format("threads: {} is outside [1, {}]", asked, kMost));
-  return asked > 0 ? asked : processors();
+  return asked > 0 ? asked : num_processors();
 }
 
-ThreadPool::ThreadPool(int num_threads) : spins_(num_threads <= processors() ? kSpins : 0) {
+ThreadPool::ThreadPool(int num_threads) : spins_(num_threads <= num_processors() ? kSpins : 0) {
   GRACE_CHECK(num_threads >= 1, "a pool has at least its caller");
   for (int thread = 1; thread < num_threads; ++thread)
     workers_.emplace_back([this, thread] { work(thread); });
 }
 
 ThreadPool::~ThreadPool() {
+  unpin();
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true);
@@ -54,6 +78,26 @@ ThreadPool::~ThreadPool() {
   }
   start_.notify_all();
   for (std::thread& worker : workers_) worker.join();
+}
+
+bool ThreadPool::pin(int first) {
+  GRACE_CHECK(first >= 0 && callers_processors_.empty(), "pinned twice, or to a processor below 0");
+  std::vector<int> processors = own_processors();
+  if (first + num_threads() > static_cast<int>(processors.size())) return false;
+  callers_processors_ = processors;
+  const auto own = std::span(processors).subspan(static_cast<std::size_t>(first));
+  bool all = hold_to(pthread_self(), own.first(1));
+  for (std::size_t w = 0; w < workers_.size(); ++w)
+    all = hold_to(workers_[w].native_handle(), own.subspan(w + 1, 1)) && all;
+  if (!all) unpin();
+  return all;
+}
+
+void ThreadPool::unpin() {
+  if (callers_processors_.empty()) return;
+  hold_to(pthread_self(), callers_processors_);
+  for (std::thread& worker : workers_) hold_to(worker.native_handle(), callers_processors_);
+  callers_processors_.clear();
 }
 
 void ThreadPool::run(AnyBody body, std::size_t count) {

@@ -16,6 +16,8 @@ namespace grace {
 // As many threads as are asked for; for 0 as many as there are processors that this process may run on.
 // Errors: invalid_input outside [0, 1,024].
 Result<int> threads_for(int asked);
+// Processors that this process may run on.
+int num_processors();
 
 // Thread-compatible: one caller at a time, who works along as thread 0. A body never starts another loop on
 // the same pool.
@@ -28,6 +30,11 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Holds each thread, the calling one first, to one processor of those that it may run on: the `first`-th
+  // and those behind it. Whether it did: not where there are too few, nor where the system cannot. Until the
+  // pool ends, which must be on the same thread. REQUIRES: first >= 0; not pinned before.
+  bool pin(int first);
 
   // Calls body(item, thread) once for each item of [0, count), items handed out in ascending order; returns
   // when all are done. thread is in [0, num_threads()). What the bodies compute must not depend on which
@@ -46,6 +53,7 @@ class ThreadPool {
     void (*call)(const void* body, std::size_t item, int thread) = nullptr;
   };
   void run(AnyBody body, std::size_t count);
+  void unpin();
   void work(int thread);
   void await_round(std::uint64_t seen);
   void take_items(int thread);
@@ -63,6 +71,7 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable start_, done_;
   std::vector<std::thread> workers_;
+  std::vector<int> callers_processors_;  // before pin()
 };
 
 }  // namespace grace

@@ -85,6 +85,8 @@ std::string html(const Page& page) {
   }
   std::string out = fmt::format(
       "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
+      "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; script-src 'unsafe-inline'; "
+      "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
       "<meta name=viewport content=\"width=device-width,initial-scale=1\">\n"
       "<meta name=color-scheme content=\"light "
       "dark\">\n<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n"

@@ -100,7 +100,8 @@ TEST(APage, HoldsEveryPictureAndReachesForNoNetwork) {
   EXPECT_THAT(page, HasSubstr("type=range min=0 max=1"));
   EXPECT_THAT(page, HasSubstr("light-dark("));
   EXPECT_THAT(page, HasSubstr("name=viewport"));
-  for (const char* reach : {"http", "//cdn", "@import", "url(", "fetch(", "eval("})
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  for (const char* reach : {"http:", "https:", "//cdn", "@import", "url(", "fetch(", "eval("})
     EXPECT_THAT(page, Not(HasSubstr(reach)));
 }
 

@@ -28,20 +28,9 @@ Status check_options(const GenerateOptions& options) {
 
 Status check_prompts(const ModelConfig& config, const Prompts& prompts, const GenerateOptions& options) {
   for (std::size_t p = 0; p < prompts.size(); ++p) {
-    const std::string place = "prompt " + std::to_string(p) + ": ";
-    if (prompts[p].empty()) return invalid_input(place + "it has no tokens, and needs at least 1");
-    const auto positions = static_cast<std::int64_t>(prompts[p].size()) + options.max_new_tokens;
-    if (positions > config.max_positions) {
-      return invalid_input(place + std::to_string(prompts[p].size()) + " tokens and " +
-                           std::to_string(options.max_new_tokens) + " new ones are more than the model's " +
-                           std::to_string(config.max_positions) + " positions");
-    }
-    for (std::size_t i = 0; i < prompts[p].size(); ++i) {
-      const std::int32_t id = prompts[p][i];
-      if (id >= 0 && id < config.vocab_size) continue;
-      return invalid_input(place + "token " + std::to_string(i) + ": id " + std::to_string(id) +
-                           " is outside [0, " + std::to_string(config.vocab_size) + ")");
-    }
+    const Status status = check_prompt(config, prompts[p], options);
+    if (!status.ok())
+      return Error{status.error().kind, "prompt " + std::to_string(p) + ": " + status.error().message};
   }
   return {};
 }
@@ -184,6 +173,22 @@ class Batch {
 };
 
 }  // namespace
+
+Status check_prompt(const ModelConfig& config, std::span<const std::int32_t> ids,
+                    const GenerateOptions& options) {
+  if (ids.empty()) return invalid_input("it has no tokens, and needs at least 1");
+  const auto positions = static_cast<std::int64_t>(ids.size()) + options.max_new_tokens;
+  if (positions > config.max_positions)
+    return invalid_input(std::to_string(ids.size()) + " tokens and " +
+                         std::to_string(options.max_new_tokens) + " new ones are more than the model's " +
+                         std::to_string(config.max_positions) + " positions");
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < config.vocab_size) continue;
+    return invalid_input("token " + std::to_string(i) + ": id " + std::to_string(ids[i]) +
+                         " is outside [0, " + std::to_string(config.vocab_size) + ")");
+  }
+  return {};
+}
 
 Result<GenerateResult> generate(Engine& engine, Transport& transport, const Prompts& prompts,
                                 const GenerateOptions& options,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "grace/runtime/engine.h"
@@ -42,6 +43,10 @@ Result<GenerateResult> generate(Engine& engine, Transport& transport,
                                 const std::vector<std::vector<std::int32_t>>& prompts,
                                 const GenerateOptions& options,
                                 const std::function<void(std::int64_t, std::int64_t)>& progress);
+
+// Whether generate() takes the prompt. Errors: as it.
+Status check_prompt(const ModelConfig& config, std::span<const std::int32_t> ids,
+                    const GenerateOptions& options);
 
 struct ScoreResult {
   double perplexity = 0;
