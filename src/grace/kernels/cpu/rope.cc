@@ -47,9 +47,11 @@ RotaryTable yarn_rotary(int dim, double theta, const YarnScaling& scaling) {
   const auto factor = static_cast<float>(scaling.factor);
   for (const float length : wavelengths(dim, theta)) {
     const auto i = static_cast<float>(table.frequencies.size());
+    // As the published code rounds it: 1 - (1 - slowed) is not always slowed.
     const float slowed =
         std::clamp((i - static_cast<float>(low)) / static_cast<float>(high - low), 0.0F, 1.0F);
-    table.frequencies.push_back(1.0F / (factor * length) * slowed + 1.0F / length * (1.0F - slowed));
+    const float kept = 1.0F - slowed;
+    table.frequencies.push_back(1.0F / (factor * length) * (1.0F - kept) + 1.0F / length * kept);
   }
   return table;
 }
