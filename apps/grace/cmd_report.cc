@@ -13,6 +13,7 @@
 #include "context.h"
 #include "grace/files/mapped_file.h"
 #include "grace/sizing/requests.h"
+#include "load_commands.h"
 #include "options.h"
 #include "page.h"
 #include "progress.h"
@@ -232,9 +233,29 @@ Result<Plan> add_answer(report::Page& page, Json& json, const Question& question
   return plan_of(drawn, question);
 }
 
+Result<int> report_loads_command(const Flags& flags, const Context& context, ThreadPool& pool) {
+  if (flags.traces.size() > 1)
+    return invalid_input(
+        "--trace: a load profile is shown alone; what a plan from one costs another needs tokens");
+  if (!flags.run.empty()) return invalid_input("--run: is shown beside the trace's tokens, not beside loads");
+  const LoadProfile loads = GRACE_TRY(read_load_profile(flags.traces.front()));
+  LoadsReport asked{
+      flags.traces.front(), flags.html,         {},        !flags.cluster.empty(), flags.request.strategies,
+      flags.request.slots,  flags.request.seed, flags.json};
+  if (!flags.plan.empty()) asked.plan = GRACE_TRY(read_plan(flags.plan));
+  const Cluster cluster =
+      asked.compares ? GRACE_TRY(parse_cluster(flags.cluster)) : GRACE_TRY(cluster_of(*asked.plan));
+  if (asked.plan) {
+    const std::vector<std::string> faults = violations(*asked.plan, cluster);
+    if (!faults.empty()) return invalid_input(fmt::format("{}: {}", flags.plan, faults.front()));
+  }
+  return report_from_loads(loads, cluster, asked, context, pool);
+}
+
 Result<int> report_command(const Flags& flags, const Context& context) {
   GRACE_TRY(check_flags(flags));
   ThreadPool pool(GRACE_TRY(threads_for(flags.threads)));
+  if (std::ranges::any_of(flags.traces, is_load_profile)) return report_loads_command(flags, context, pool);
   const Question question = GRACE_TRY(question_of(flags, context, pool));
   report::Page page;
   Json json = {{"html", flags.html}};
@@ -271,7 +292,9 @@ Result<int> report_command(const Flags& flags, const Context& context) {
 }
 
 void add_options(CLI::App& command, Flags& flags) {
-  command.add_option("--trace", flags.traces, "a trace; several: also what a plan from one costs another")
+  command
+      .add_option("--trace", flags.traces,
+                  "a trace; several: also what a plan from one costs another; or a load profile")
       ->required();
   command.add_option("--cluster", flags.cluster,
                      "compare strategies on it: NODESxDEVICES, a preset or a cluster file");

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "grace/planner/loads.h"
 #include "grace/report/report.h"
 
 namespace grace::app {
@@ -14,6 +13,27 @@ constexpr const char* kUnknown =
     "not zero.";
 constexpr const char* kInSample =
     "In-sample: a load profile has no tokens to hold out, so a plan is judged on the loads it was made from.";
+
+Json json_of(const LoadSummary& mean) {
+  return {{"load_max_over_mean", mean.max_over_mean},
+          {"load_std", mean.deviation_of_mean},
+          {"slots_per_device_max", mean.fullest},
+          {"copies_per_layer", mean.replicas}};
+}
+
+std::string moved_words(const std::string& strategy, int moved) {
+  return fmt::format(
+      "{}: EPLB's rule would have put {} copies beside a copy of the same expert; they went elsewhere.",
+      strategy, moved);
+}
+
+std::string setting(const LoadProfile& loads, const Cluster& cluster) {
+  return fmt::format("{}: loads of {} MoE layers of {} experts; cluster {}.",
+                     loads.source.empty() ? loads.model : loads.source, loads.num_moe_layers(),
+                     loads.num_experts, cluster.name);
+}
+
+}  // namespace
 
 report::Table table_of(const std::vector<LoadFigures>& layers, const std::vector<int>& decoder_layers,
                        std::string title) {
@@ -32,13 +52,6 @@ report::Table table_of(const std::vector<LoadFigures>& layers, const std::vector
   return table;
 }
 
-Json json_of(const LoadSummary& mean) {
-  return {{"load_max_over_mean", mean.max_over_mean},
-          {"load_std", mean.deviation_of_mean},
-          {"slots_per_device_max", mean.fullest},
-          {"copies_per_layer", mean.replicas}};
-}
-
 Json json_of(const std::vector<LoadFigures>& layers) {
   Json list = Json::array();
   for (const LoadFigures& layer : layers)
@@ -49,20 +62,6 @@ Json json_of(const std::vector<LoadFigures>& layers) {
                     {"copies", layer.replicas}});
   return list;
 }
-
-std::string moved_words(const std::string& strategy, int moved) {
-  return fmt::format(
-      "{}: EPLB's rule would have put {} copies beside a copy of the same expert; they went elsewhere.",
-      strategy, moved);
-}
-
-std::string setting(const LoadProfile& loads, const Cluster& cluster) {
-  return fmt::format("{}: loads of {} MoE layers of {} experts; cluster {}.",
-                     loads.source.empty() ? loads.model : loads.source, loads.num_moe_layers(),
-                     loads.num_experts, cluster.name);
-}
-
-}  // namespace
 
 Result<int> plan_from_loads(const LoadProfile& loads, const Cluster& cluster, const PlanOptions& options,
                             const std::string& out, bool json, ThreadPool& pool) {
@@ -89,15 +88,20 @@ Result<int> plan_from_loads(const LoadProfile& loads, const Cluster& cluster, co
   return 0;
 }
 
-Result<Output> compare_from_loads(const LoadProfile& loads, const Cluster& cluster,
-                                  const std::vector<std::string>& strategies, const std::string& slots,
-                                  const PlanOptions& options, ThreadPool& pool) {
+Result<LoadComparison> compared_from_loads(const LoadProfile& loads, const Cluster& cluster,
+                                           const std::vector<std::string>& strategies,
+                                           const std::string& slots, const PlanOptions& options,
+                                           ThreadPool& pool) {
   std::vector<std::string> names = strategies;
   if (names.empty())
     for (const std::string_view name : load_strategy_names()) names.emplace_back(name);
   std::vector<SlotsSpec> budgets = {SlotsSpec{}};
   if (!slots.empty()) budgets = GRACE_TRY(parse_slots(slots));
-  const LoadComparison made = GRACE_TRY(compare_loads(loads, cluster, names, budgets, options, pool));
+  return compare_loads(loads, cluster, names, budgets, options, pool);
+}
+
+Output output_of(const LoadProfile& loads, const Cluster& cluster, const LoadComparison& made,
+                 std::uint64_t seed) {
   Output output;
   report::Table table{"", {"strategy", "fullest", "copies", "max/mean", "deviation/mean", "plan [s]"}, {}};
   Json rows = Json::array();
@@ -133,8 +137,16 @@ Result<Output> compare_from_loads(const LoadProfile& loads, const Cluster& clust
                    {"best", made.rows[made.best].name},
                    {"measure", "load_max_over_mean"},
                    {"text", made.recommendation}}},
-                 {"seed", options.seed}};
+                 {"seed", seed}};
   return output;
+}
+
+Result<Output> compare_from_loads(const LoadProfile& loads, const Cluster& cluster,
+                                  const std::vector<std::string>& strategies, const std::string& slots,
+                                  const PlanOptions& options, ThreadPool& pool) {
+  const LoadComparison made =
+      GRACE_TRY(compared_from_loads(loads, cluster, strategies, slots, options, pool));
+  return output_of(loads, cluster, made, options.seed);
 }
 
 Result<int> simulate_loads(const LoadProfile& loads, const Plan& plan, const Cluster& cluster, bool json) {

@@ -95,23 +95,26 @@ report::Section affinity_section(const Plan& plan, const Cluster& cluster, const
 }
 
 // A row a layer, each device's load over the mean of the devices.
-std::vector<double> relative_loads(const Replay& replayed) {
+std::vector<double> relative_loads(const std::vector<std::vector<double>>& of_layers) {
   std::vector<double> values;
-  for (const std::vector<std::int64_t>& loads : replayed.load) {
-    const auto total = static_cast<double>(std::accumulate(loads.begin(), loads.end(), std::int64_t{0}));
-    for (const std::int64_t load : loads)
-      values.push_back(total > 0 ? static_cast<double>(load) * static_cast<double>(loads.size()) / total : 0);
+  for (const std::vector<double>& loads : of_layers) {
+    const double total = std::accumulate(loads.begin(), loads.end(), 0.0);
+    for (const double load : loads)
+      values.push_back(total > 0 ? load * static_cast<double>(loads.size()) / total : 0);
   }
   return values;
 }
 
-double mean_of_highest(const Replay& replayed) {
+double mean_of_highest(const std::vector<std::vector<double>>& of_layers) {
   double sum = 0;
-  for (const std::vector<std::int64_t>& loads : replayed.load) sum += max_over_mean(loads);
-  return replayed.load.empty() ? 1 : sum / static_cast<double>(replayed.load.size());
+  for (const std::vector<double>& loads : of_layers) {
+    const double total = std::accumulate(loads.begin(), loads.end(), 0.0);
+    sum += total > 0 ? std::ranges::max(loads) * static_cast<double>(loads.size()) / total : 1;
+  }
+  return of_layers.empty() ? 1 : sum / static_cast<double>(of_layers.size());
 }
 
-report::HeatMap device_loads(const Plan& plan, const Cluster& cluster, const PlanEffect& effect,
+report::HeatMap device_loads(const Plan& plan, const Cluster& cluster, const PageLoads& loads,
                              const std::vector<std::string>& layers) {
   report::HeatMap map{"Load of each device",
                       "Assignments over the mean of the devices: 1 is even. A click on a row shows its layer "
@@ -130,31 +133,35 @@ report::HeatMap device_loads(const Plan& plan, const Cluster& cluster, const Pla
   const auto borders = device_borders(cluster, false);
   map.layers.push_back(
       {-1,
-       {{relative_loads(effect.before), {}, {}, borders}, {relative_loads(effect.after), {}, {}, borders}}});
+       {{relative_loads(loads.before), {}, {}, borders}, {relative_loads(loads.after), {}, {}, borders}}});
   return map;
 }
 
-report::HeatMap expert_loads(const Plan& plan, std::span<const LayerStats> stats,
+report::HeatMap expert_loads(const Plan& plan, const PageLoads& loads,
                              const std::vector<std::string>& layers) {
-  report::HeatMap map{
-      "Load of each expert", "", "layer", "expert", "tokens that chose it", static_cast<int>(stats.size()),
-      plan.num_experts,      {}};
+  report::HeatMap map{"Load of each expert",
+                      "",
+                      "layer",
+                      "expert",
+                      "tokens that chose it",
+                      static_cast<int>(loads.of_experts.size()),
+                      plan.num_experts,
+                      {}};
   map.row_labels = layers;
   map.rows_are_layers = true;
   report::HeatPanel panel;
-  for (const LayerStats& one : stats)
-    panel.values.insert(panel.values.end(), one.load.begin(), one.load.end());
+  for (const std::vector<double>& one : loads.of_experts)
+    panel.values.insert(panel.values.end(), one.begin(), one.end());
   map.layers.push_back({-1, {std::move(panel)}});
   return map;
 }
 
-report::Section load_section(const Plan& plan, const Cluster& cluster, const PlanEffect& effect,
-                             std::span<const LayerStats> stats, const std::vector<std::string>& layers) {
-  return {"Load",
-          fmt::format("The fullest device does {:.2f} times the mean under the default placement and {:.2f} "
-                      "times under {} (mean over layers, all tokens at once).",
-                      mean_of_highest(effect.before), mean_of_highest(effect.after), plan.strategy),
-          {device_loads(plan, cluster, effect, layers), expert_loads(plan, stats, layers)}};
+PageLoads loads_of(const PlanEffect& effect, std::span<const LayerStats> stats) {
+  PageLoads loads;
+  for (const auto& one : effect.before.load) loads.before.emplace_back(one.begin(), one.end());
+  for (const auto& one : effect.after.load) loads.after.emplace_back(one.begin(), one.end());
+  for (const LayerStats& one : stats) loads.of_experts.emplace_back(one.load.begin(), one.load.end());
+  return loads;
 }
 
 // Devices side by side, so that at most kMostDevices are told apart.
@@ -210,7 +217,18 @@ report::Section traffic_section(const Plan& plan, const Cluster& cluster, const 
           {std::move(map)}};
 }
 
-report::Section holders_section(const Plan& plan, const Cluster& cluster, const PlanEffect& effect) {
+}  // namespace
+
+report::Section load_section(const Plan& plan, const Cluster& cluster, const PageLoads& loads,
+                             const std::vector<std::string>& layers, const std::string& how) {
+  return {"Load",
+          fmt::format("The fullest device does {:.2f} times the mean under the default placement and {:.2f} "
+                      "times under {} ({}).",
+                      mean_of_highest(loads.before), mean_of_highest(loads.after), plan.strategy, how),
+          {device_loads(plan, cluster, loads, layers), expert_loads(plan, loads, layers)}};
+}
+
+report::Section holders_section(const Plan& plan, const Cluster& cluster, report::Table by_layer) {
   report::HeatMap map;
   map.row_name = "device", map.col_name = "expert";
   map.rows = plan.num_devices(), map.cols = plan.num_experts;
@@ -229,15 +247,12 @@ report::Section holders_section(const Plan& plan, const Cluster& cluster, const 
     }
     map.layers.push_back({static_cast<int>(m), {std::move(panel)}});
   }
-  report::Table table = table_of(plan, effect.figures);
-  table.title = "Layer by layer";
+  by_layer.title = "Layer by layer";
   return {
       "Who holds what",
       fmt::format("The copies on each device under {}.{}", plan.strategy, said_of(kept, plan.layers.size())),
-      {std::move(map), std::move(table)}};
+      {std::move(map), std::move(by_layer)}};
 }
-
-}  // namespace
 
 double vectors_across(const Replay& replayed, const Cluster& cluster, bool nodes) {
   double sum = 0;
@@ -266,9 +281,10 @@ void add_plan_sections(report::Page& page, const Plan& plan, const Cluster& clus
   page.layers.clear();
   for (const int layer : plan.decoder_layers) page.layers.push_back(std::to_string(layer));
   page.sections.push_back(affinity_section(plan, cluster, effect, stats));
-  page.sections.push_back(load_section(plan, cluster, effect, stats, page.layers));
+  page.sections.push_back(load_section(plan, cluster, loads_of(effect, stats), page.layers,
+                                       "mean over layers, all tokens at once"));
   page.sections.push_back(traffic_section(plan, cluster, effect));
-  page.sections.push_back(holders_section(plan, cluster, effect));
+  page.sections.push_back(holders_section(plan, cluster, table_of(plan, effect.figures)));
 }
 
 Json json_of(const Plan& plan, const PlanEffect& effect, std::span<const LayerStats> stats) {

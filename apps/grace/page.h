@@ -23,6 +23,15 @@ Result<PlanEffect> effect_of(const Trace& trace, const Plan& plan, const Cluster
 // Vectors dispatched over all layers: those that cross nodes, or those that stay inside one.
 double vectors_across(const Replay& replayed, const Cluster& cluster, bool nodes);
 
+// Assignments of each device, [M][D], under vanilla and under the plan, and of each expert, [M][E].
+struct PageLoads {
+  std::vector<std::vector<double>> before, after, of_experts;
+};
+// layers: their names; how: how loads were counted.
+report::Section load_section(const Plan& plan, const Cluster& cluster, const PageLoads& loads,
+                             const std::vector<std::string>& layers, const std::string& how);
+report::Section holders_section(const Plan& plan, const Cluster& cluster, report::Table by_layer);
+
 // Affinity before and after grouping, loads, traffic between devices and who holds what, as sections; the
 // page's layers become the plan's.
 void add_plan_sections(report::Page& page, const Plan& plan, const Cluster& cluster, const PlanEffect& effect,
