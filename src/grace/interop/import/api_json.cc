@@ -124,6 +124,9 @@ Result<Choices> choices_of(const Json& value, std::string_view place) {
     choices.tokens = array.tensor.shape[0];
     choices.layers = array.tensor.shape[1];
     choices.width = array.tensor.shape[2];
+    if (choices.tokens > 0 && (choices.layers == 0 || choices.width == 0))
+      return invalid_input(fmt::format("{}: {} tokens of {} layers of {} choices", place, choices.tokens,
+                                       choices.layers, choices.width));
     const Dtype dtype = array.tensor.dtype;
     choices.is_unsigned = dtype == Dtype::kU8 || dtype == Dtype::kU16 || dtype == Dtype::kU32;
     GRACE_TRY(ids_of(row_major_bytes(array), array.tensor.dtype, place, choices.ids));

@@ -176,6 +176,15 @@ TEST_F(AnImport, OfArraysSaysWhereAnAnswerDoesNotTellItsPrompt) {
               Contains(HasSubstr("do not tell prompt from answer: all taken as prefill")));
 }
 
+TEST_F(AnImport, OfArraysWithoutLayersOrChoicesIsRefused) {
+  for (const std::vector<int>& shape : {std::vector{2, 0, 2}, {2, 1, 0}}) {
+    const auto file = write("x.json", fmt::format(R"([{{"routed_experts": "{}"}}])", array_of(shape, {})));
+    EXPECT_THAT(error_of({file}),
+                HasSubstr(fmt::format("x.json: [0]: routed_experts: 2 tokens of {} layers of {} choices",
+                                      shape[1], shape[2])));
+  }
+}
+
 TEST_F(AnImport, OfAListOfAnswersTakesOneAfterAnother) {
   const std::string answers = R"( [{"routed_experts": [[[0, 1]]]},
  {"routed_experts": [[[1, 2]], [[0, 2]]]} ] )";
