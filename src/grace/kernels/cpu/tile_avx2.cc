@@ -5,11 +5,15 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
 #pragma GCC push_options
 // GCC 12 takes the undefined operands inside its own intrinsics for ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC target("avx2,fma")
+#endif
 
 namespace grace::kernels {
 namespace {
@@ -63,7 +67,11 @@ const VectorFunctions& avx2_functions() {
 }
 
 }  // namespace grace::kernels
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #else
 namespace grace::kernels {
 const TileSet& avx2_tiles() { return portable_tiles(); }

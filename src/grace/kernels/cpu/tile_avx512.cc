@@ -5,11 +5,16 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), \
+                             apply_to = function)
+#else
 #pragma GCC push_options
 // GCC 12 takes the undefined operands inside its own intrinsics for ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
 
 namespace grace::kernels {
 namespace {
@@ -62,7 +67,11 @@ const VectorFunctions& avx512_functions() {
 }
 
 }  // namespace grace::kernels
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #else
 namespace grace::kernels {
 const TileSet& avx512_tiles() { return portable_tiles(); }

@@ -3,11 +3,17 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#if defined(__clang__)
+#pragma clang attribute push(                                                                     \
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni"))), \
+    apply_to = function)
+#else
 #pragma GCC push_options
 // GCC 12 takes the undefined operands inside its own intrinsics for ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni")
+#endif
 
 namespace grace::kernels {
 namespace {
@@ -67,7 +73,11 @@ const TileSet& avx512_bf16_tiles() {
 }
 
 }  // namespace grace::kernels
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #else
 namespace grace::kernels {
 const TileSet& avx512_bf16_tiles() { return portable_tiles(); }
