@@ -230,7 +230,7 @@ TEST(AQwenConfig, MayMakeLayersDenseAndMayNotAskForWindows) {
   config["decoder_sparse_step"] = 2;
   EXPECT_THAT(parsed(config).moe_layers, ElementsAre(3));
   config["use_sliding_window"] = true;
-  EXPECT_EQ(message_of(config), "config.json: use_sliding_window is true, only null is supported");
+  EXPECT_EQ(message_of(config), "config.json: use_sliding_window is true, only false is supported");
 }
 
 TEST(AConfig, OfQuantisedWeightsSaysWhatTheyAreAndWhatIsSupported) {

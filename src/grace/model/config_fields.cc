@@ -79,8 +79,10 @@ Status expect_only(const Json& json, std::string_view key, std::string_view plac
   const auto found = json.find(std::string(key));
   if (found == json.end() || found->is_null() || *found == value) return {};
   if (value.is_null() && says_off(*found)) return {};
-  return unsupported(
-      fmt::format("{}: {} is {}, only {} is supported", place, key, shown(*found), shown(value)));
+  // Off, as the field would say it.
+  const Json off = found->is_boolean() ? Json(false) : found->is_number() ? Json(0) : Json();
+  return unsupported(fmt::format("{}: {} is {}, only {} is supported", place, key, shown(*found),
+                                 shown(value.is_null() ? off : value)));
 }
 
 Result<std::string> read_one_of(const Json& json, std::string_view key, std::string_view place,

@@ -126,7 +126,7 @@ TEST(AConfig, IsRefusedWhereItAsksForMoreThanIsThere) {
   EXPECT_EQ(message_with("hidden_act", "gelu"),
             "config.json: hidden_act is \"gelu\", only \"silu\" is supported");
   EXPECT_EQ(message_with("attention_bias", true),
-            "config.json: attention_bias is true, only null is supported");
+            "config.json: attention_bias is true, only false is supported");
   EXPECT_EQ(message_with("attention_bias", false), "ok");
   EXPECT_EQ(message_with("sliding_window", 0), "ok");
   EXPECT_EQ(message_with("rope_scaling", {{"type", "yarn"}, {"factor", 4}}), "ok");
