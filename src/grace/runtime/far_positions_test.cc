@@ -28,21 +28,26 @@ TEST_P(FarPositions, HaveTheLogitsOfTheOriginalHoweverTheirTokensCome) {
     for (const std::size_t count : {std::size_t{1000}, std::size_t{70}, std::size_t{1}}) {
       EngineOptions options;
       options.arithmetic.instructions = instructions;
-      on_ranks(folder, 1, options, [&](Engine& engine, std::size_t) -> Status {
-        engine.reset(1);
-        std::vector<std::size_t> done(1, 0);
-        std::vector<std::vector<float>> logits(1);
-        while (done[0] < prompts[0].size()) GRACE_TRY(step_together(engine, prompts, done, count, logits));
-        const auto vocabulary = static_cast<std::size_t>(engine.config().vocab_size);
-        std::vector<float> ours;
-        for (const std::int32_t position : kept) {
-          const auto row =
-              std::span(logits[0]).subspan(static_cast<std::size_t>(position) * vocabulary, vocabulary);
-          ours.insert(ours.end(), row.begin(), row.end());
-        }
-        EXPECT_LE(distance(ours, theirs), 1e-4) << name_of(instructions) << ", " << count << " tokens a step";
-        return {};
-      });
+      on_ranks(
+          folder, 1, options,
+          [&](Engine& engine, std::size_t) -> Status {
+            engine.reset(1);
+            std::vector<std::size_t> done(1, 0);
+            std::vector<std::vector<float>> logits(1);
+            while (done[0] < prompts[0].size())
+              GRACE_TRY(step_together(engine, prompts, done, count, logits));
+            const auto vocabulary = static_cast<std::size_t>(engine.config().vocab_size);
+            std::vector<float> ours;
+            for (const std::int32_t position : kept) {
+              const auto row =
+                  std::span(logits[0]).subspan(static_cast<std::size_t>(position) * vocabulary, vocabulary);
+              ours.insert(ours.end(), row.begin(), row.end());
+            }
+            EXPECT_LE(distance(ours, theirs), 1e-4)
+                << name_of(instructions) << ", " << count << " tokens a step";
+            return {};
+          },
+          1);
     }
 }
 
