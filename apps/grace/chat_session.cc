@@ -175,15 +175,11 @@ Status answer(Conversation& conversation, Transport& transport, Speaker* speaker
 
 Status chat_in_turns(const Job& job, const ChatFlags& flags, const GenerateOptions& options,
                      const Context& context) {
-  if (job.mpi)
-    return invalid_input(
-        "run: --chat without a prompt reads messages as they are typed, which the ranks of mpi cannot: "
-        "give --prompt, --prompts or --messages, or --transport in_process");
   const std::int64_t cached = std::min<std::int64_t>(kUsualTokens, job.config.max_positions);
   GRACE_TRY(check_memory(job, job.plan, cached));
   say_memory(job, job.plan, cached);
   Speaker speaker = GRACE_TRY(Speaker::make(job, flags));
-  Ranks ranks = GRACE_TRY(Ranks::make(job, context));
+  Ranks ranks = GRACE_TRY(Ranks::make(job, context, true));
   return ranks.run([&](Transport& transport, ThreadPool& pool) -> Status {
     const auto engine =
         GRACE_TRY(Engine::make(job.model, job.plan, job.cluster, transport, pool, engine_options(job)));

@@ -10,8 +10,7 @@ namespace grace::app {
 
 // Reads messages from the standard input, a line each, until it ends, and writes each reply to the standard
 // output as it comes. `/new` begins another conversation. Errors: those of the job's parts; invalid_input
-// with mpi, whose ranks have no input, and for a conversation that has grown longer than the model's
-// positions.
+// for a conversation that has grown longer than the model's positions.
 Status chat_in_turns(const Job& job, const ChatFlags& flags, const GenerateOptions& options,
                      const Context& context);
 

@@ -50,8 +50,8 @@ std::optional<Pipe> make_pipe() {
   return Pipe{OwnedFd(ends[0]), OwnedFd(ends[1])};
 }
 
-// In the child, which may only call what is safe after fork. Returns when it failed.
-void become(char** arguments, int out, int err, pid_t parent) {
+// In the child, which may only call what is safe after fork. Returns when it failed. in: -1 for none.
+void become(char** arguments, int in, int out, int err, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);
@@ -59,8 +59,8 @@ void become(char** arguments, int out, int err, pid_t parent) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   signal(SIGPIPE, SIG_IGN);  // mpirun writes to ranks that may be gone; it gives them the default back
-  const int nothing = open("/dev/null", O_RDONLY);
-  if (nothing >= 0) dup2(nothing, STDIN_FILENO);
+  if (in < 0) in = open("/dev/null", O_RDONLY);
+  if (in >= 0) dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   execvp(arguments[0], arguments);
@@ -93,22 +93,23 @@ ScratchFolder::~ScratchFolder() {
   if (!path_.empty()) std::filesystem::remove_all(path_, error);
 }
 
-Result<JobProcess> JobProcess::start(std::vector<std::string> words) {
+Result<JobProcess> JobProcess::start(std::vector<std::string> words, bool takes_input) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   const auto cannot = [&](int code) {
     return unsupported(fmt::format("--transport mpi: cannot start {}: {}", words[0], std::strerror(code)));
   };
-  std::optional<Pipe> out = make_pipe(), err = make_pipe(), failure = make_pipe();
-  if (!out || !err || !failure) return cannot(errno);
+  std::optional<Pipe> in, out = make_pipe(), err = make_pipe(), failure = make_pipe();
+  if (takes_input) in = make_pipe();
+  if ((takes_input && !in) || !out || !err || !failure) return cannot(errno);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t parent = getpid();
   JobProcess process;
   process.pid_ = fork();
   if (process.pid_ < 0) return cannot(errno);
   if (process.pid_ == 0) {
-    become(arguments.data(), out->write.get(), err->write.get(), parent);
+    become(arguments.data(), in ? in->read.get() : -1, out->write.get(), err->write.get(), parent);
     const int code = errno;
     [[maybe_unused]] const ssize_t told = write(failure->write.get(), &code, sizeof code);
     _exit(127);
@@ -120,6 +121,7 @@ Result<JobProcess> JobProcess::start(std::vector<std::string> words) {
     waitpid(process.pid_, nullptr, 0);
     return cannot(code);
   }
+  if (in) process.in_ = std::move(in->write);
   process.out_ = std::move(out->read);
   process.err_ = std::move(err->read);
   fcntl(process.out_.get(), F_SETFL, O_NONBLOCK);

@@ -50,11 +50,12 @@ class ScratchFolder {
 
 class JobProcess {
  public:
-  // Starts words[0], found by PATH, with standard input empty, no signal blocked and SIGPIPE ignored. It gets
-  // SIGTERM when this process dies, and its orphans become children of this process. Errors: unsupported when
-  // it cannot be started.
-  static Result<JobProcess> start(std::vector<std::string> words);
+  // Starts words[0], found by PATH, with a pipe from in() for its standard input where it takes any, else an
+  // empty one; no signal is blocked and SIGPIPE ignored. It gets SIGTERM when this process dies, and its
+  // orphans become children of this process. Errors: unsupported when it cannot be started.
+  static Result<JobProcess> start(std::vector<std::string> words, bool takes_input);
 
+  OwnedFd take_in() { return std::move(in_); }
   int out() const { return out_.get(); }  // do not block
   int err() const { return err_.get(); }
   pid_t pid() const { return pid_; }
@@ -67,7 +68,7 @@ class JobProcess {
  private:
   JobProcess() = default;
   pid_t pid_ = -1;
-  OwnedFd out_, err_;
+  OwnedFd in_, out_, err_;
   std::optional<int> status_;
 };
 

@@ -56,6 +56,7 @@ std::vector<std::string> mpirun_words(const RanksWanted& wanted, const std::file
 Result<int> run_under_mpirun(const RanksWanted& wanted, const Context& context) {
   SuperviseOptions options;
   options.ranks = wanted.size;
+  options.talks = wanted.talks;
   options.deadline = std::chrono::milliseconds(std::llround(wanted.deadline_s * 1000));
   options.whole_output_only = std::any_of(context.argv, context.argv + context.argc, [](const char* word) {
     return std::string_view(word) == "--json";
@@ -175,9 +176,15 @@ Result<Job> prepare_job(const EngineFlags& flags) {
   return job;
 }
 
-Result<Ranks> Ranks::make(const Job& job, const Context& context) {
-  const RanksWanted wanted = {
-      job.cluster.num_devices(), job.mpi, job.hosts, job.threads, job.pin, job.deadline_s, job.progress};
+Result<Ranks> Ranks::make(const Job& job, const Context& context, bool talks) {
+  const RanksWanted wanted = {.size = job.cluster.num_devices(),
+                              .mpi = job.mpi,
+                              .hosts = job.hosts,
+                              .threads = job.threads,
+                              .pin = job.pin,
+                              .deadline_s = job.deadline_s,
+                              .progress = job.progress,
+                              .talks = talks};
   return make(wanted, context, [&] { return fingerprint_of(job, context); });
 }
 

@@ -77,6 +77,7 @@ struct RanksWanted {
   bool pin = false;                       // each thread to a processor of its own
   double deadline_s = kDefaultDeadlineS;  // with mpi: how long a rank may be silent
   Progress progress = Progress::kPolling;
+  bool talks = false;  // with mpi rank 0 reads what this process reads
 };
 
 // The ranks of a job, for one or more collective runs.
@@ -86,7 +87,7 @@ class Ranks {
   // they do. Inside, all ranks must call; they compare program, model, plan and options first.
   // Errors: unsupported without MPI; invalid_input when mpirun started another number of ranks than the
   // cluster has devices, when ranks differ, and for a deadline outside [1, 3600]; a failed job's (supervise).
-  static Result<Ranks> make(const Job& job, const Context& context);
+  static Result<Ranks> make(const Job& job, const Context& context, bool talks = false);
   // The same without a model.
   static Result<Ranks> make(const RanksWanted& wanted, const Context& context);
 

@@ -17,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -151,6 +152,13 @@ std::string best_words(const Said& said) {
   return line;
 }
 
+// What this process reads, until there is no more or nobody to read it.
+void hand_on_input(OwnedFd to) {
+  std::array<char, 4096> buffer;
+  for (ssize_t bytes = 0; (bytes = read(STDIN_FILENO, buffer.data(), buffer.size())) > 0;)
+    if (!write_all(to.get(), {buffer.data(), static_cast<std::size_t>(bytes)})) return;
+}
+
 class Supervisor {
  public:
   Supervisor(JobProcess process, const SuperviseOptions& options, OwnedFd signals)
@@ -231,7 +239,8 @@ class Supervisor {
       err_.erase(mark, end + 1 - mark);
     }
     if (err_.size() > kMostPlain) err_.erase(0, err_.size() - kMostPlain);
-    if (!options_.whole_output_only && signal_ == 0) pass_on(out_.rfind('\n') + 1);
+    if (!options_.whole_output_only && signal_ == 0)
+      pass_on(options_.talks ? out_.size() : out_.rfind('\n') + 1);
   }
 
   void take(int fd, std::string& into) {
@@ -446,7 +455,10 @@ Result<int> supervise(std::vector<std::string> words, const SuperviseOptions& op
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to end the job by, not our death
   OwnedFd signals(signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC));
-  return Supervisor(GRACE_TRY(JobProcess::start(std::move(words))), options, std::move(signals)).run();
+  JobProcess process = GRACE_TRY(JobProcess::start(std::move(words), options.talks));
+  // Whoever reads may wait for ever; it ends with this process.
+  if (options.talks) std::thread(hand_on_input, process.take_in()).detach();
+  return Supervisor(std::move(process), options, std::move(signals)).run();
 }
 
 }  // namespace grace::app

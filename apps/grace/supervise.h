@@ -16,6 +16,9 @@ struct SuperviseOptions {
   std::chrono::milliseconds deadline{10000};
   // Standard output is passed on only when the job ended well: half a JSON value is none.
   bool whole_output_only = false;
+  // For a job that talks: rank 0 reads what this process reads, and its output is passed on before a line
+  // ends.
+  bool talks = false;
 };
 
 // Runs mpirun, as `words` say, whose ranks are this program, to its end; no process and no scratch file is
