@@ -27,10 +27,19 @@ bool is_lines(std::string_view text) {
   return text.substr(0, end).find('{') != std::string_view::npos && Json::accept(text.substr(0, end));
 }
 
+// Gives back what was read, in pieces of many pages: a line may be less than one.
+void let_go(const MappedFile& file, std::size_t read, std::size_t& held_from) {
+  constexpr std::size_t kEnough = std::size_t{1} << 20;
+  if (read - held_from < kEnough) return;
+  file.give_back(file.bytes().subspan(held_from, read - held_from));
+  held_from = read;
+}
+
 Status use_lines(const MappedFile& file, const std::string& path, RecordingSink& sink,
                  const std::function<Status(const Json&, const std::string&)>& use) {
   const std::string_view text = text_of(file.bytes());
   std::int64_t line_number = 0;
+  std::size_t held_from = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = text.substr(at, end - at);
@@ -39,9 +48,9 @@ Status use_lines(const MappedFile& file, const std::string& path, RecordingSink&
       const Json json = GRACE_TRY(parse_json(line, place));
       GRACE_TRY(use(json, place));
     }
-    file.give_back(file.bytes().subspan(at, end - at));
     GRACE_TRY(sink.read_bytes(static_cast<std::int64_t>(std::min(end + 1, text.size()) - at)));
     at = end + 1;
+    let_go(file, std::min(at, text.size()), held_from);
   }
   return {};
 }
@@ -52,7 +61,7 @@ Status use_elements(const MappedFile& file, const std::string& path, RecordingSi
   const std::string_view text = text_of(file.bytes());
   JsonCursor cursor(text);
   cursor.enter('[');
-  std::size_t done = 0;
+  std::size_t done = 0, held_from = 0;
   for (std::int64_t i = 0; cursor.next_element(); ++i) {
     cursor.peek();  // past the space in front
     const std::size_t begin = cursor.offset();
@@ -61,9 +70,9 @@ Status use_elements(const MappedFile& file, const std::string& path, RecordingSi
     const std::string place = fmt::format("{}: [{}]", path, i);
     const Json json = GRACE_TRY(parse_json(text.substr(begin, cursor.offset() - begin), place));
     GRACE_TRY(use(json, place));
-    file.give_back(file.bytes().subspan(done, cursor.offset() - done));
     GRACE_TRY(sink.read_bytes(static_cast<std::int64_t>(cursor.offset() - done)));
     done = cursor.offset();
+    let_go(file, done, held_from);
   }
   if (!cursor.ok() || !cursor.at_end())
     return invalid_input(fmt::format("{}: not JSON at byte {}", path, cursor.offset()));
