@@ -69,23 +69,25 @@ addEventListener('scroll', () => {
   else hideTip();
 }, {passive: true, capture: true});
 
-// Whether a mouse stands where it stood: the page that moves beneath it then says nothing, nor takes a key's tip away.
-let mouseAt = '';
-function standsStill(event) {
-  const before = mouseAt;
-  mouseAt = event.screenX + ' ' + event.screenY;
-  return event.pointerType === 'mouse' && event.type === 'pointerover' && mouseAt === before;
+// What has data-tip says it under a mouse, a finger or, through steps(), the arrow keys. What a key asked for stays until the mouse is moved: the
+// page that moves beneath a mouse at rest takes nothing away.
+let byKey = false;
+function sayUnder(event) {
+  const said = event.target.closest && event.target.closest('[data-tip]');
+  if (said) showTip(said.dataset.tip, said);
+  else if (!event.target.closest || !event.target.closest('.map')) hideTip();
 }
-
-// What has data-tip says it under a mouse, a finger or, through steps(), the arrow keys.
-document.addEventListener('pointermove', standsStill);
-for (const kind of ['pointerover', 'pointerdown'])
-  document.addEventListener(kind, event => {
-    if (standsStill(event)) return;
-    const said = event.target.closest && event.target.closest('[data-tip]');
-    if (said) showTip(said.dataset.tip, said);
-    else if (!event.target.closest || !event.target.closest('.map')) hideTip();
-  });
+addEventListener('keydown', () => { byKey = true; });
+document.addEventListener('pointerover', event => { if (!byKey) sayUnder(event); });
+document.addEventListener('pointerdown', event => {
+  byKey = false;
+  sayUnder(event);
+});
+document.addEventListener('pointermove', event => {
+  if (!byKey || (!event.movementX && !event.movementY)) return;
+  byKey = false;
+  sayUnder(event);
+});
 
 // One stop of the tab key for many marks: arrows, Home and End go from one to the next.
 function steps(box, marks, name) {
@@ -107,7 +109,11 @@ function steps(box, marks, name) {
     event.preventDefault();
     go(Math.min(Math.max(to, 0), marks.length - 1));
   });
-  box.addEventListener('focus', () => { if (box.matches(':focus-visible')) go(Math.max(at, 0)); });
+  box.addEventListener('focus', () => {
+    if (!box.matches(':focus-visible')) return;
+    byKey = true;
+    go(Math.max(at, 0));
+  });
   box.addEventListener('blur', () => go(-1));
 }
 
