@@ -105,6 +105,7 @@ class TheReport(unittest.TestCase):
 
     def box(self, selector: str) -> dict:
         self.browser.run(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        self.browser.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))")  # the page has heard of it
         return self.browser.run(f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect(); return {{x: b.x, y: b.y, w: b.width, h: b.height}}; }})()")
 
     def press(self, key: str) -> None:
