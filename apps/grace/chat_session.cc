@@ -39,7 +39,7 @@ class Lines {
       if (take(line)) return Heard::kLine;
       if (is_over_) return Heard::kEnd;
       pollfd input{STDIN_FILENO, POLLIN, 0};
-      if (poll(&input, 1, static_cast<int>(kPatience.count())) == 0) return Heard::kNothing;
+      if (poll(&input, 1, static_cast<int>(kPatience.count())) <= 0) return Heard::kNothing;
       char bytes[4096];
       const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
       if (count > 0) kept_.append(bytes, static_cast<std::size_t>(count));

@@ -24,10 +24,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--dispatch", flags.dispatch, fmt::format("{} (default per_device)", kDispatchHelp));
   command.add_option("--plan", flags.plan, "a plan file (default: vanilla expert parallelism)");
   command.add_option("--threads", flags.threads, "threads of each rank (default 1)");
-  command.add_flag(
-      "--pin", flags.pin,
-      "hold each thread to a processor of its own: steadier, and where memory belongs to sockets "
-      "faster, on machines that do nothing else");
+  command.add_flag("--pin", flags.pin,
+                   "hold each thread to a processor of its own; for machines that do nothing else");
   command.add_option("--seed", flags.seed, "seed of everything random (default 0)");
   command.add_option(
       "--dtype", flags.dtype,

@@ -287,12 +287,8 @@ void add_plan_sections(report::Page& page, const Plan& plan, const Cluster& clus
   page.sections.push_back(holders_section(plan, cluster, table_of(plan, effect.figures)));
 }
 
-Json json_of(const Plan& plan, const PlanEffect& effect, std::span<const LayerStats> stats) {
-  Json affinity = Json::array(), experts = Json::array(), holders = Json::array();
-  for (const LayerStats& one : stats) {
-    affinity.push_back(one.affinity);
-    experts.push_back(one.load);
-  }
+Json holders_json(const Plan& plan) {
+  Json holders = Json::array();
   for (const LayerPlan& layer : plan.layers) {
     Json devices = Json::array();
     for (int d = 0; d < plan.num_devices(); ++d) {
@@ -302,13 +298,22 @@ Json json_of(const Plan& plan, const PlanEffect& effect, std::span<const LayerSt
     }
     holders.push_back(std::move(devices));
   }
+  return holders;
+}
+
+Json json_of(const Plan& plan, const PlanEffect& effect, std::span<const LayerStats> stats) {
+  Json affinity = Json::array(), experts = Json::array();
+  for (const LayerStats& one : stats) {
+    affinity.push_back(one.affinity);
+    experts.push_back(one.load);
+  }
   return {{"strategy", plan.strategy},
           {"decoder_layers", plan.decoder_layers},
           {"layers", json_of(effect.figures)},
           {"default_layers", json_of(effect.default_figures)},
           {"affinity", std::move(affinity)},
           {"expert_load", std::move(experts)},
-          {"experts_of_device", std::move(holders)},
+          {"experts_of_device", holders_json(plan)},
           {"device_load", {{"vanilla", effect.before.load}, {"plan", effect.after.load}}},
           {"vectors", {{"vanilla", effect.before.vectors}, {"plan", effect.after.vectors}}}};
 }

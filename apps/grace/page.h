@@ -31,6 +31,8 @@ struct PageLoads {
 report::Section load_section(const Plan& plan, const Cluster& cluster, const PageLoads& loads,
                              const std::vector<std::string>& layers, const std::string& how);
 report::Section holders_section(const Plan& plan, const Cluster& cluster, report::Table by_layer);
+// The experts of each device, [M][D].
+Json holders_json(const Plan& plan);
 
 // Affinity before and after grouping, loads, traffic between devices and who holds what, as sections; the
 // page's layers become the plan's.

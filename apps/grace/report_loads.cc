@@ -68,19 +68,9 @@ report::Facts provenance_of(const LoadProfile& loads, const LoadsReport& asked, 
 
 Json plan_json(const Plan& plan, const LoadProfile& loads, const std::vector<LoadFigures>& before,
                const std::vector<LoadFigures>& after) {
-  Json holders = Json::array();
-  for (const LayerPlan& layer : plan.layers) {
-    Json devices = Json::array();
-    for (int d = 0; d < plan.num_devices(); ++d) {
-      Json copies = Json::array();
-      for (const ExpertId expert : layer.experts_on(DeviceId(d))) copies.push_back(expert.value);
-      devices.push_back(std::move(copies));
-    }
-    holders.push_back(std::move(devices));
-  }
   return {{"strategy", plan.strategy},  {"decoder_layers", plan.decoder_layers},
           {"layers", json_of(after)},   {"default_layers", json_of(before)},
-          {"expert_load", loads.loads}, {"experts_of_device", std::move(holders)}};
+          {"expert_load", loads.loads}, {"experts_of_device", holders_json(plan)}};
 }
 
 PageLoads loads_of(const LoadProfile& loads, const std::vector<LoadFigures>& before,
