@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "grace/base/rng.h"
+#include "grace/files/json_file.h"
 #include "grace/routing/routing.h"
 
 namespace grace::app {

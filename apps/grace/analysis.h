@@ -10,7 +10,7 @@
 #include "grace/base/thread_pool.h"
 #include "grace/cluster/cluster.h"
 #include "grace/cost/cost.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/plan/plan.h"
 #include "grace/report/report.h"
 #include "grace/trace/trace.h"

@@ -10,6 +10,7 @@
 #include "calibrate.h"
 #include "context.h"
 #include "grace/comm/mpi/mpi_transport.h"
+#include "grace/files/json_file.h"
 #include "grace/report/report.h"
 #include "launch.h"
 #include "progress.h"

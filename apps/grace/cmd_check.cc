@@ -9,6 +9,7 @@
 #include "context.h"
 #include "grace/affinity/load_profile.h"
 #include "grace/cluster/cluster.h"
+#include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 #include "grace/interop/exporter.h"
 #include "grace/model/model.h"

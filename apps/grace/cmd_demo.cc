@@ -10,6 +10,7 @@
 
 #include "analysis.h"
 #include "context.h"
+#include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 #include "grace/planner/budget.h"
 #include "grace/planner/planner.h"

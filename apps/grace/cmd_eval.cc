@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "context.h"
+#include "grace/files/json_file.h"
 #include "grace/runtime/generate.h"
 #include "launch.h"
 #include "progress.h"

@@ -8,6 +8,7 @@
 
 #include "context.h"
 #include "grace/base/commas.h"
+#include "grace/files/json_file.h"
 #include "grace/interop/exporter.h"
 #include "grace/interop/importer.h"
 #include "options.h"

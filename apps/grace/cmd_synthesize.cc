@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "context.h"
+#include "grace/files/json_file.h"
 #include "grace/model/shape.h"
 #include "grace/trace/synthetic.h"
 #include "progress.h"

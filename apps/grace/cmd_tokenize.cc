@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "context.h"
+#include "grace/files/json_file.h"
 #include "options.h"
 
 namespace grace::app {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "grace/files/json_file.h"
+
 namespace grace::app {
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/planner/compare.h"
 #include "grace/report/report.h"
 

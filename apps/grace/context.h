@@ -5,7 +5,7 @@
 #include <string>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "rank_report.h"
 
 namespace CLI {

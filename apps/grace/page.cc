@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "grace/files/json_file.h"
 #include "grace/report/text.h"
 
 namespace grace::app {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "compare_views.h"
+#include "grace/files/json_file.h"
 #include "page.h"
 #include "run_summary.h"
 

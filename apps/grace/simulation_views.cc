@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "grace/files/json_file.h"
 #include "grace/sim/spans.h"
 
 namespace grace::app {

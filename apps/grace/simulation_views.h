@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/report/report.h"
 #include "grace/sim/replay.h"
 #include "grace/sim/simulate.h"

@@ -8,11 +8,9 @@
 #include <string_view>
 
 #include "grace/base/result.h"
+#include "grace/files/json.h"
 
 namespace grace {
-
-// Keys keep their order, so that a file we write reads as we laid it out.
-using Json = nlohmann::ordered_json;
 
 // Errors: io; invalid_input `path: not JSON at byte B`, and for a key that occurs twice in one object or
 // nesting deeper than 64.

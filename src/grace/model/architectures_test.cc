@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/model.h"

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <string>
 
+#include "grace/files/json_file.h"
+
 namespace grace {
 namespace {
 

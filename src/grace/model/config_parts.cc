@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "grace/files/json_file.h"
 #include "grace/model/config_fields.h"
 
 namespace grace {

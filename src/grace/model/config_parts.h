@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/model/model.h"
 
 namespace grace {

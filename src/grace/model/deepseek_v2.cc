@@ -1,6 +1,7 @@
 // DeepSeek-V2 and V2-Lite (DeepSeek-AI, 2024): latent attention, shared experts, dense first layers, a
 // softmax gate whose groups may be limited. Where transformers differs from DeepSeek's own code, this follows
 // the latter.
+#include "grace/files/json_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/config_parts.h"

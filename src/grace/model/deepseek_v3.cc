@@ -2,6 +2,7 @@
 // of a group. The layer of multi-token prediction behind the last one is not read.
 #include <fmt/format.h>
 
+#include "grace/files/json_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/config_parts.h"

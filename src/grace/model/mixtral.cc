@@ -1,4 +1,5 @@
 // Mixtral (Jiang et al., 2024): a token's weights always sum to 1, and experts go by other names.
+#include "grace/files/json_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/config_parts.h"

@@ -1,6 +1,7 @@
 // OLMoE (Muennighoff et al., 2024): every layer is MoE, q and k are normalised over the whole projection.
 #include <fmt/format.h>
 
+#include "grace/files/json_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/config_parts.h"

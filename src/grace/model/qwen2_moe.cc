@@ -1,4 +1,5 @@
 // Qwen2-MoE (Qwen team, 2024): biases of q, k and v, and a shared expert that each token switches.
+#include "grace/files/json_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/config_parts.h"

@@ -1,4 +1,5 @@
 // Qwen3-MoE (Qwen team, 2025): q and k are normalised head by head, and heads have a size of their own.
+#include "grace/files/json_file.h"
 #include "grace/model/architecture.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/config_parts.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "grace/files/json_file.h"
 #include "grace/model/config_fields.h"
 #include "grace/model/shape.h"
 

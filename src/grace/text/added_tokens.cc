@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "grace/files/json_file.h"
 #include "grace/text/json_fields.h"
 #include "grace/text/utf8.h"
 

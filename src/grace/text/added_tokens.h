@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/text/bpe.h"
 #include "grace/text/normalizer.h"
 #include "grace/text/regex.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "grace/files/json_file.h"
 #include "grace/text/byte_level.h"
 #include "grace/text/json_fields.h"
 #include "grace/text/utf8.h"

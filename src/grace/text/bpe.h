@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/text/flat_map.h"
 #include "grace/text/word_cache.h"
 

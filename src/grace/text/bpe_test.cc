@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "grace/files/json_file.h"
 #include "grace/text/byte_level.h"
 
 namespace grace {

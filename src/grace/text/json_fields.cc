@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "grace/files/json_file.h"
+
 namespace grace {
 
 const Json& field_or_null(const Json& object, std::string_view key) {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/text/regex.h"
 
 namespace grace {

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "grace/files/json_file.h"
 #include "grace/text/json_fields.h"
 #include "grace/text/normal_forms.h"
 

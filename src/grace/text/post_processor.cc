@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "grace/files/json_file.h"
 #include "grace/text/json_fields.h"
 
 namespace grace {

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "grace/files/json_file.h"
 #include "grace/text/byte_level.h"
 #include "grace/text/json_fields.h"
 

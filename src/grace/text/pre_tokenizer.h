@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/text/regex.h"
 
 namespace grace {

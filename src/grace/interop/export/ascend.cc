@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "grace/base/limits.h"
+#include "grace/files/json_file.h"
 #include "grace/interop/export/engines.h"
 
 namespace grace::interop {

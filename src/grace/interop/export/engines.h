@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/interop/exporter.h"
 
 namespace grace::interop {

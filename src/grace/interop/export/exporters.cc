@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "grace/base/limits.h"
+#include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 #include "grace/interop/export/engines.h"
 

@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "grace/files/json_file.h"
 #include "grace/interop/export/engines.h"
 
 namespace grace::interop {

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "grace/base/limits.h"
+#include "grace/files/json_file.h"
 #include "grace/interop/export/engines.h"
 
 namespace grace::interop {

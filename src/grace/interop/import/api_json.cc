@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "grace/files/json_cursor.h"
+#include "grace/files/json_file.h"
 #include "grace/files/mapped_file.h"
 #include "grace/files/npy.h"
 #include "grace/interop/import/common.h"

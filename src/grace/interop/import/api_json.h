@@ -8,14 +8,14 @@
 #include <string_view>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 #include "grace/interop/importer.h"
 
 namespace grace {
 
 // Calls `use` with each document: each line of a file of JSON lines, each element of a list, or the one
-// value. Lines and elements are in memory one at a time. Errors: io; invalid_input with file and line, or file
-// and element; those of `use`.
+// value. Lines and elements are in memory one at a time. Errors: io; invalid_input with file and line, or
+// file and element; those of `use`.
 Status for_each_json(std::span<const std::filesystem::path> files, RecordingSink& sink,
                      const std::function<Status(const Json& json, const std::string& place)>& use);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "grace/files/json_file.h"
 #include "grace/interop/import/api_json.h"
 #include "grace/interop/import/common.h"
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "grace/base/limits.h"
+#include "grace/files/json_file.h"
 #include "grace/interop/import/api_json.h"
 #include "grace/interop/import/common.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "grace/files/json_file.h"
 #include "grace/text/jinja/interpreter.h"
 #include "grace/text/jinja/parser.h"
 #include "grace/text/tokenizer.h"

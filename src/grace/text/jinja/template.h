@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 
 namespace grace::jinja {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "grace/files/json_file.h"
 #include "grace/text/jinja/python_text.h"
 
 namespace grace::jinja {

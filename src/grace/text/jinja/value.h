@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "grace/base/result.h"
-#include "grace/files/json_file.h"
+#include "grace/files/json.h"
 
 namespace grace::jinja {
 
