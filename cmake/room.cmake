@@ -22,7 +22,7 @@ if(GRACE_FUZZ)  # the rooms tell the fuzzer which of their branches it has reach
 endif()
 # The command line and the tests: nothing in them needs the optimiser, and their headers' templates take half of a build's time.
 add_library(grace_light_flags INTERFACE)
-target_compile_options(grace_light_flags INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>
+target_compile_options(grace_light_flags INTERFACE $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>
   $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-expand=300;--param=ggc-min-heapsize=524288>)
 
 # Headers that nearly every source reads are compiled once and shared by all rooms, and with GoogleTest's by all test programs:

@@ -59,7 +59,8 @@ TEST(ANpyFile, ReadsBackWhatWasWritten) {
 TEST(ANpyFile, TakesEveryVersionScalarsAndEmptyArrays) {
   for (const char version : {1, 2, 3}) {
     const std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': (), }\n";
-    const auto scalar = parse_npy(bytes_of_text(file_of(header, std::string("\7\0\0\0", 4), version)), "x");
+    const std::string file = file_of(header, std::string("\7\0\0\0", 4), version);
+    const auto scalar = parse_npy(bytes_of_text(file), "x");
     ASSERT_TRUE(scalar.ok()) << scalar.error().message;
     EXPECT_TRUE(scalar.value().tensor.shape.empty());
     EXPECT_THAT(values<std::int32_t>(scalar.value().tensor.bytes), ElementsAre(7));

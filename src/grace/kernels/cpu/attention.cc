@@ -104,7 +104,7 @@ void run(const Piece& piece, const AttentionShape& shape, const VectorFunctions&
 std::size_t attend_scratch(int rows, int key_dim, int value_dim) {
   const auto count = static_cast<std::size_t>(rows);
   constexpr std::size_t kFloatsOfPointer = sizeof(void*) / sizeof(float);
-  return (count + kCacheBlock) * (padded(key_dim) + padded(value_dim)) + count * (2 + kFloatsOfPointer) + 2;
+  return (count + kCacheBlock) * (padded(key_dim) + padded(value_dim)) + count * (2 + kFloatsOfPointer);
 }
 
 const VectorFunctions& functions_for(Instructions instructions) {
