@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "grace/base/check.h"
+#include "grace/files/json_file.h"
 #include "grace/text/jinja/template.h"
 #include "grace/text/tokenizer.h"
 
