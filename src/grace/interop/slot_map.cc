@@ -258,8 +258,7 @@ Plan plan_of(const SlotMap& map, std::string model, std::vector<int> devices_per
       const std::span<const std::int32_t> slots = map.slots_of(m, DeviceId(static_cast<int>(d)));
       std::vector<std::int32_t> experts(slots.begin(), slots.end());
       std::ranges::sort(experts);
-      const auto rest = std::ranges::unique(experts);
-      experts.erase(rest.begin(), rest.end());
+      experts.erase(std::unique(experts.begin(), experts.end()), experts.end());
       for (const std::int32_t e : experts) {
         if (e == kEmptySlot) continue;
         const auto i = static_cast<std::size_t>(e);
